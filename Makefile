@@ -1,0 +1,39 @@
+# Two commands a newcomer needs: `make demo` and `make test`. Each does all the set-up it needs.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# Where named datasets are looked for (see `sordino data --help`); real copies beside the checkout are laid out there.
+CACHE := $(if $(SORDINO_DATA),$(SORDINO_DATA),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/sordino)
+COPIES := ../shared/data
+
+.PHONY: demo test install data constraints clean
+
+demo: data
+	$(BIN)/sordino train mnist --epsilon 3 --delta 1e-5
+
+test: data
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+data: $(INSTALLED)
+	@if [ -f $(COPIES)/unpack.py ]; then mkdir -p $(CACHE) && $(BIN)/python $(COPIES)/unpack.py $(CACHE); fi
+
+# Exact versions of everything, from a fresh environment; run after changing a range in pyproject.toml.
+constraints:
+	$(PYTHON) -m venv .venv-constraints
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	.venv-constraints/bin/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
+	rm -rf .venv-constraints
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
