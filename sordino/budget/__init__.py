@@ -1,0 +1,41 @@
+"""What private computations cost: events, accountants, calibration, and the ledger. No training code in here."""
+
+from sordino.budget.accountant import Cost, cost
+from sordino.budget.events import (
+    Composed,
+    Event,
+    FixedSizeGaussian,
+    Gaussian,
+    Iteration,
+    Laplace,
+    NonPrivate,
+    PoissonGaussian,
+    Pure,
+    RepeatAndSelect,
+    Repeated,
+    ShuffledGaussian,
+    UnsupportedEvent,
+)
+from sordino.budget.ledger import BudgetExceeded, Ledger
+from sordino.budget.ledger_file import LedgerError
+
+__all__ = [
+    "BudgetExceeded",
+    "Composed",
+    "Cost",
+    "Event",
+    "FixedSizeGaussian",
+    "Gaussian",
+    "Iteration",
+    "Laplace",
+    "Ledger",
+    "LedgerError",
+    "NonPrivate",
+    "PoissonGaussian",
+    "Pure",
+    "RepeatAndSelect",
+    "Repeated",
+    "ShuffledGaussian",
+    "UnsupportedEvent",
+    "cost",
+]

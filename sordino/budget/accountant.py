@@ -1,0 +1,79 @@
+"""The price of an event: the smaller of two valid bounds, with the name of the accountant that gave it."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from sordino.budget import pld, rdp
+from sordino.budget.events import (
+    Adjacency,
+    Composed,
+    Event,
+    Repeated,
+    UnsupportedEvent,
+    check_adjacency,
+    check_delta,
+    leaves,
+)
+
+Accountant = Literal["pld", "rdp", "pld+rdp", "renyi-filter"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """An ε that holds, the accountant behind it, and what each accountant says (None where it cannot be had)."""
+
+    epsilon: float
+    accountant: Accountant
+    pld: float | None
+    rdp: float | None
+
+
+def cost(event: Event, delta: float, adjacency: str = "zero-out") -> Cost:
+    """Price an event whose parameters were all fixed before its first output.
+
+    Guarantee: the event is (cost.epsilon, delta)-DP under the adjacency. PLD composes parameters fixed in advance
+    only; `Ledger` prices what is chosen along the way.
+    """
+    return _cost(event, check_delta(delta), check_adjacency(adjacency))
+
+
+@lru_cache(maxsize=1024)
+def _cost(event: Event, delta: float, adjacency: Adjacency) -> Cost:
+    by_pld, by_rdp = _attempt(pld.epsilon, event, delta, adjacency), _attempt(rdp.epsilon, event, delta, adjacency)
+    by_both = _split(event, delta, adjacency) if by_pld is None else None
+    bounds: list[tuple[float, Accountant]] = []
+    if by_pld is not None:
+        bounds.append((by_pld, "pld"))
+    if by_rdp is not None:
+        bounds.append((by_rdp, "rdp"))
+    if by_both is not None:
+        bounds.append((by_both, "pld+rdp"))
+    if not bounds:
+        raise UnsupportedEvent(f"no accountant can price this event under {adjacency} at δ={delta:g}")
+    epsilon, accountant = min(bounds)
+    return Cost(epsilon, accountant, by_pld, by_rdp)
+
+
+def _attempt(price, event: Event, delta: float, adjacency: Adjacency) -> float | None:  # type: ignore[no-untyped-def]
+    try:
+        return price(event, delta, adjacency)  # type: ignore[no-any-return]
+    except UnsupportedEvent:
+        return None
+
+
+def _split(event: Event, delta: float, adjacency: Adjacency) -> float | None:
+    """min over δ₁ of PLD(what PLD knows, δ−δ₁) + RDP(the rest, δ₁): basic composition of the two kinds."""
+    counts = leaves(event)
+    only_rdp = Composed(tuple(Repeated(leaf, n) for leaf, n in counts.items() if isinstance(leaf, pld.RDP_ONLY)))
+    others = Composed(tuple(Repeated(leaf, n) for leaf, n in counts.items() if not isinstance(leaf, pld.RDP_ONLY)))
+    if not only_rdp.events or not others.events:
+        return None
+    best = math.inf
+    for share in (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99):
+        known = _attempt(pld.epsilon, others, delta * (1 - share), adjacency)
+        rest = _attempt(rdp.epsilon, only_rdp, delta * share, adjacency)
+        if known is not None and rest is not None:
+            best = min(best, known + rest)
+    return best if best < math.inf else None

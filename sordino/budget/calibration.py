@@ -1,0 +1,114 @@
+"""Solve for the one of noise multiplier, steps and ε that is not given; never above the target, at most 0.1 % below.
+
+All answers are judged by the price the ledger will charge, including what it has already spent.
+"""
+
+import math
+from collections.abc import Callable
+
+from sordino.budget import pld
+from sordino.budget.accountant import cost
+from sordino.budget.events import Composed, Event, UnsupportedEvent, check_adjacency, check_delta
+
+_SLACK = 1e-3
+_NOISE_RANGE = (1e-8, 1e8)
+_MOST_STEPS = 2**40
+
+Price = Callable[[Event], float]
+
+
+class OutOfReach(ValueError):  # noqa: N818
+    """No setting meets the target."""
+
+
+def price(delta: float, adjacency: str = "zero-out", before: Event = Composed(())) -> Price:  # noqa: B008
+    """ε of an event together with what came before it, both fixed in advance."""
+    return lambda event: cost(Composed((before, event)), delta, adjacency).epsilon
+
+
+def noise_multiplier(
+    event: Callable[[float], Event],
+    target_epsilon: float,
+    target_delta: float,
+    adjacency: str = "zero-out",
+    price_of: Price | None = None,
+) -> float:
+    """The smallest noise multiplier whose event(σ) costs at most target_epsilon by price_of (default: on its own)."""
+    check_target(target_epsilon)
+    relation, delta = check_adjacency(adjacency), check_delta(target_delta)
+    exact = price_of or price(delta, relation)
+    spent = exact(Composed(()))
+    if spent >= target_epsilon:
+        raise OutOfReach(f"ε={spent:.4g} is spent already and the target is {target_epsilon:g}: nothing is left")
+
+    def approximate(sigma: float) -> float:
+        return pld.approximate_epsilon(event(sigma), delta, relation)
+
+    try:
+        # Alone, the new event costs about what is left in squares: near enough to start from.
+        start = _solve(approximate, math.sqrt(target_epsilon**2 - spent**2), 1.0, slack=0.1)
+    except UnsupportedEvent:
+        start = 1.0
+    return _solve(lambda sigma: exact(event(sigma)), target_epsilon, start, _SLACK)
+
+
+def steps(event: Callable[[int], Event], target_epsilon: float, price_of: Price, start: int = 64) -> int:
+    """The largest step count whose event(T) costs at most target_epsilon."""
+    check_target(target_epsilon)
+    fits, overshoots = 0, _MOST_STEPS
+    count, exponent, last = start, 0.5, None
+    for attempt in range(200):
+        value = price_of(event(count))
+        if value <= target_epsilon:
+            fits = max(fits, count)
+        else:
+            overshoots = min(overshoots, count)
+        if overshoots - fits <= 1:
+            break
+        if last and 0 < value < math.inf and 0 < last[1] < math.inf and count != last[0]:
+            # ε grows like a power of T: between 0 (flat) and 1 (linear) but for very small or large ε.
+            exponent = min(max(math.log(value / last[1]) / math.log(count / last[0]), 0.05), 2.0)
+        last = (count, value)
+        stride = (target_epsilon / value) ** (1 / exponent) if 0 < value < math.inf else (0.25 if value else 4.0)
+        # One step beyond the estimate on the side that is still open; every third time halve the bracket to be sure.
+        count = math.floor(count * min(max(stride, 1 / 64), 64.0)) + (1 if value <= target_epsilon else 0)
+        if (attempt % 3 == 2 and overshoots < _MOST_STEPS) or not fits < count < overshoots:
+            count = (fits + overshoots) // 2
+    if fits == 0:
+        raise OutOfReach(f"even one step costs more than ε={target_epsilon:g}: raise the noise multiplier or ε")
+    if overshoots == _MOST_STEPS:
+        raise OutOfReach("the budget allows more than 2^40 steps: give the number of steps and solve for the noise")
+    return fits
+
+
+def check_target(target_epsilon: float) -> None:
+    if not 0 < target_epsilon < math.inf:
+        raise ValueError(f"the target ε must be a positive finite number, not {target_epsilon!r}")
+
+
+def _solve(price_at: Callable[[float], float], target: float, start: float, slack: float) -> float:
+    """A σ with price in [(1 − slack)·target, target], by secants in log ε against log σ kept inside a bracket."""
+    least, most = _NOISE_RANGE
+    overshoots, fits = 0.0, math.inf  # the largest σ known to cost too much, the smallest known to fit
+    sigma, slope, last = start, -1.5, None
+    for _ in range(200):
+        value = price_at(sigma)
+        if value > target:
+            overshoots = sigma
+        else:
+            fits = sigma
+            if value >= target * (1 - slack / 2) or fits <= overshoots * (1 + 1e-12):
+                return fits
+        if last and 0 < value < math.inf and 0 < last[1] < math.inf and sigma != last[0]:
+            slope = min(max(math.log(value / last[1]) / math.log(sigma / last[0]), -10.0), -0.2)
+        last = (sigma, value)
+        aim = target * (1 - slack / 4)
+        stride = math.log(aim / value) / slope if 0 < value < math.inf else (3.0 if value else -3.0)
+        sigma *= math.exp(min(max(stride, -3.0), 3.0))
+        if not overshoots < sigma < fits:
+            sigma = math.sqrt(overshoots * fits) if overshoots > 0 and fits < math.inf else last[0] * 0.9
+        if sigma > most:
+            raise OutOfReach(f"no noise multiplier up to {most:g} brings the cost down to ε={target:g}")
+        if sigma < least:
+            raise OutOfReach(f"ε={target:g} is met with next to no noise (a multiplier below {least:g})")
+    return fits

@@ -1,0 +1,387 @@
+"""The one account of everything that looked at private data, and the only source of ε.
+
+Each part of the data is kept in one of two ways. *Planned*: all parameters were fixed before the first output about
+its records (events announced, or a single first event), and PLD, the tightest accountant, gives the headline.
+*Adaptive*: as soon as one more event is chosen after such outputs, refusal and headline use a Rényi filter (Feldman &
+Zrnic 2021) at the order fixed at opening; the plan counts in full, drawn or not; PLD is shown as "if planned".
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sordino.budget import ledger_file, rdp, statement
+from sordino.budget.accountant import Cost, cost
+from sordino.budget.calibration import check_target
+from sordino.budget.events import (
+    Adjacency,
+    Composed,
+    Event,
+    Repeated,
+    UnsupportedEvent,
+    check_adjacency,
+    check_delta,
+    composed,
+    from_json,
+    to_json,
+)
+from sordino.budget.ledger_file import LedgerError
+
+
+class BudgetExceeded(ValueError):  # noqa: N818
+    """What was asked for would overspend; nothing was recorded."""
+
+
+class Planned(NamedTuple):
+    """An event announced before the first output."""
+
+    event: Event
+    what: str
+    part: str = "train"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One reading of private data: `count` of at most `committed` repetitions of an event have been drawn."""
+
+    event: Event
+    count: int
+    committed: int
+    what: str
+    part: str
+    when: str
+    planned: bool
+    seeded: bool = False
+    claimed: Event | None = None
+
+    def __post_init__(self) -> None:
+        words = (self.what, self.part, self.when)
+        if not all(isinstance(word, str) and word for word in words):
+            raise ValueError("an entry needs words for what it was for and which part of the data it read")
+        Repeated(self.event, self.committed)  # checks both
+        if type(self.count) is not int or not 0 <= self.count <= self.committed:
+            raise ValueError(f"a count must be a whole number from 0 to {self.committed}, not {self.count!r}")
+
+    @property
+    def spent(self) -> Event:
+        return Repeated(self.event, self.count)
+
+    @property
+    def reserved(self) -> Event:
+        return Repeated(self.event, self.committed)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What was fixed at opening."""
+
+    target_epsilon: float | None
+    target_delta: float | None
+    adjacency: Adjacency
+    filter_order: float
+
+    def __post_init__(self) -> None:
+        check_adjacency(self.adjacency)
+        if self.target_epsilon is not None:
+            check_target(self.target_epsilon)
+            if self.target_delta is None:
+                raise ValueError("a target ε needs a target δ: give target_delta (well below 1/n is usual)")
+        if self.target_delta is not None:
+            check_delta(self.target_delta)
+        if not (isinstance(self.filter_order, int | float) and 1 < self.filter_order < math.inf):
+            raise ValueError(f"the filter's Rényi order must be a number above 1, not {self.filter_order!r}")
+
+
+class Ledger:
+    """Append-only account of privacy spending; with a path, kept in a file that other processes may spend from too.
+
+    Guarantee: everything spent on one part of the data, together, is (epsilon(), target_delta)-DP for one record under
+    the adjacency, and never above target_epsilon. Parts hold disjoint sets of records, assigned record by record.
+    """
+
+    def __init__(
+        self,
+        target_epsilon: float | None = None,
+        target_delta: float | None = None,
+        *,
+        adjacency: str = "zero-out",
+        path: str | Path | None = None,
+        planned: Iterable[tuple[Event, str] | tuple[Event, str, str]] = (),
+    ) -> None:
+        order = _filter_order(target_epsilon, target_delta)
+        self.terms = Terms(target_epsilon, target_delta, check_adjacency(adjacency), order)
+        self.path = Path(path) if path is not None else None
+        self._plan = tuple(Planned(*item) for item in planned)
+        self._entries: tuple[Entry, ...] = ()
+        with ledger_file.locked(self.path):
+            if self.path is not None and self.path.exists():
+                terms, plan = self.terms, self._plan
+                self._reload()
+                if terms != self.terms or (plan and plan != self._plan):
+                    raise LedgerError(f"the ledger {self.path} was opened with other terms; use Ledger.open to go on")
+                return
+            self._check_plan(self._plan)
+            self._save()
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Ledger":
+        """Go on with the ledger in this file, on the terms it was opened with."""
+        ledger = cls.__new__(cls)
+        ledger.path = Path(path)
+        ledger._reload()
+        return ledger
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return self._entries
+
+    @property
+    def plan(self) -> tuple[Planned, ...]:
+        return self._plan
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether an event was chosen after outputs about the same part of the data had been seen."""
+        return any(not entry.planned for entry in self._entries)
+
+    def parts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([*(item.part for item in self._plan), *(entry.part for entry in self._entries)]))
+
+    # Spending
+
+    def spend(
+        self, event: Event, what: str, part: str = "train", *, seeded: bool = False, claimed: Event | None = None
+    ) -> Entry:
+        """Charge an event before it looks at the data; raises BudgetExceeded, and records nothing, if it does not fit.
+
+        `seeded` says that its randomness can be predicted; `claimed` is what a paper would have charged instead.
+        """
+        step, count = (event.event, event.count) if isinstance(event, Repeated) else (event, 1)
+        with self._turn():
+            number = self._enter(Entry(step, count, count, what, part, _now(), True, seeded, claimed))
+            return self._entries[number]
+
+    def begin(
+        self,
+        step: Event,
+        steps: int,
+        what: str,
+        part: str = "train",
+        *,
+        seeded: bool = False,
+        claimed: Event | None = None,
+    ) -> int:
+        """Reserve up to `steps` repetitions of an event and return the entry's number; `raise_count` then draws them.
+
+        All of them are checked against the budget here, so that a long run is refused at its start and not halfway.
+        """
+        with self._turn():
+            return self._enter(Entry(step, 0, steps, what, part, _now(), True, seeded, claimed))
+
+    def raise_count(self, number: int, count: int) -> Entry:
+        """Record that `count` repetitions of an entry are about to have been drawn: on disk before this returns."""
+        with self._turn():
+            if not 0 <= number < len(self._entries):
+                raise LedgerError(f"the ledger has no entry number {number}")
+            entry = self._entries[number]
+            if not entry.count <= count <= entry.committed:
+                raise BudgetExceeded(
+                    f"'{entry.what}' reserved {entry.committed} steps and has drawn {entry.count}: "
+                    f"its count cannot become {count}"
+                )
+            entry = replace(entry, count=count)
+            self._entries = (*self._entries[:number], entry, *self._entries[number + 1 :])
+            self._save()
+            return entry
+
+    def announce(self, event: Event, what: str, part: str = "train") -> None:
+        """Add to the plan, which is possible until the first event is spent; refused if the plan would overspend."""
+        with self._turn():
+            if self._drawn(part):
+                raise LedgerError("the plan is closed: an event announced now may depend on outputs; spend it instead")
+            plan = (*self._plan, Planned(event, what, part))
+            self._check_plan(plan)
+            self._plan = plan
+            self._save()
+
+    # Reading
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """ε of all that has been drawn so far: the largest over the parts of the data."""
+        return self.cost(delta).epsilon
+
+    def cost(self, delta: float | None = None, *, reserved: bool = False) -> Cost:
+        """The headline with both accountants behind it; with `reserved`, of all that may still be drawn as well."""
+        delta = self._delta(delta)
+        costs = [self._part_cost(part, delta, reserved) for part in self.parts()]
+        return max(costs, key=lambda item: item.epsilon, default=Cost(0.0, "pld", 0.0, 0.0))
+
+    def remaining(self, delta: float | None = None) -> float:
+        """Target less what is spent, for display: ε does not add up, so the next event may cost less than it alone."""
+        if self.terms.target_epsilon is None:
+            raise ValueError("this ledger has no target ε")
+        return max(0.0, self.terms.target_epsilon - self.epsilon(delta))
+
+    def epsilon_if(self, event: Event, part: str = "train") -> float:
+        """The headline if this event came next: announced while that is possible, else through the filter."""
+        delta = self._delta(None)
+        together = Composed((self._committed(part), event))
+        if self._drawn(part):
+            return self._filtered(together, delta)
+        return cost(together, delta, self.terms.adjacency).epsilon
+
+    def statement(self, **facts: Any) -> dict[str, Any]:
+        """What this ledger proves, and what it does not, as plain JSON values (see `statement`)."""
+        return statement.statement(self, **facts)
+
+    # Inside
+
+    def _delta(self, delta: float | None) -> float:
+        chosen = self.terms.target_delta if delta is None else delta
+        if chosen is None:
+            raise ValueError("ε needs a δ: this ledger was opened without one, so pass delta")
+        return check_delta(chosen)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One spender at a time, each starting from what the file says."""
+        with ledger_file.locked(self.path):
+            self._reload()
+            yield
+
+    def _enter(self, entry: Entry) -> int:
+        asked = Planned(entry.reserved, entry.what, entry.part)
+        plan = self._plan
+        if not any(item.part == entry.part for item in plan):
+            # The first event on a part is chosen before any output about its records: it is the plan for that part.
+            plan = (*plan, asked)
+            self._check_plan(plan)
+        elif not self._is_planned(asked):
+            entry = replace(entry, planned=False)
+            self._check_filter(entry)
+        self._plan, self._entries = plan, (*self._entries, entry)
+        self._save()
+        return len(self._entries) - 1
+
+    def _is_planned(self, asked: Planned) -> bool:
+        """Whether this was announced and has not been taken yet."""
+        taken = [Planned(entry.reserved, entry.what, entry.part) for entry in self._entries if entry.planned]
+        return _normal(self._plan).count(asked) > taken.count(asked)
+
+    def _drawn(self, part: str) -> list[Entry]:
+        return [entry for entry in self._entries if entry.part == part]
+
+    def _committed(self, part: str) -> Event:
+        """All that may be drawn: the plan in full, drawn or not, and every unplanned entry."""
+        planned = [item.event for item in self._plan if item.part == part]
+        return composed([*planned, *(entry.reserved for entry in self._drawn(part) if not entry.planned)])
+
+    def _part_cost(self, part: str, delta: float, reserved: bool) -> Cost:
+        entries = self._drawn(part)
+        event = self._committed(part) if reserved else composed([entry.spent for entry in entries])
+        if all(entry.planned for entry in entries):
+            return cost(event, delta, self.terms.adjacency)
+        # An early stop of a planned run is a choice too: the filter counts what was announced.
+        priced = _if_priced(event, delta, self.terms.adjacency)
+        return replace(priced, epsilon=self._filtered(self._committed(part), delta), accountant="renyi-filter")
+
+    def _filtered(self, event: Event, delta: float) -> float:
+        """ε by the Rényi filter: one order, fixed at opening, may be summed whatever the events depended on."""
+        order = self.terms.filter_order
+        try:
+            return max(0.0, rdp.rdp_at(event, self.terms.adjacency, order) + rdp.conversion_cost(order, delta))
+        except UnsupportedEvent as problem:
+            raise UnsupportedEvent(
+                f"{problem}: it can be spent only if it is planned when the ledger is opened"
+            ) from None
+
+    def _check_plan(self, plan: tuple[Planned, ...]) -> None:
+        # Without a δ nothing can be compared, but an event that no accountant knows is refused all the same.
+        delta = self.terms.target_delta or 1e-5
+        for part in dict.fromkeys(item.part for item in plan):
+            here = [item for item in plan if item.part == part]
+            priced = cost(composed([item.event for item in here]), delta, self.terms.adjacency)
+            self._refuse_above_target(priced.epsilon, " and ".join(item.what for item in here))
+
+    def _check_filter(self, entry: Entry) -> None:
+        epsilon = self._filtered(
+            Composed((self._committed(entry.part), entry.reserved)), self.terms.target_delta or 1e-5
+        )
+        note = " (an event not planned at opening is summed by a Rényi filter)"
+        self._refuse_above_target(epsilon, entry.what, note)
+
+    def _refuse_above_target(self, epsilon: float, what: str, note: str = "") -> None:
+        target = self.terms.target_epsilon
+        if target is not None and epsilon > target:
+            raise BudgetExceeded(
+                f"'{what}' would bring ε to {epsilon:.4g}{note}, above the target {target:g} at "
+                f"δ={self.terms.target_delta:g}; remaining: ε={self.remaining():.4g}. Nothing was recorded"
+            )
+
+    def _save(self) -> None:
+        if self.path is not None:
+            ledger_file.write(self.path, _to_document(self.terms, self._plan, self._entries))
+
+    def _reload(self) -> None:
+        if self.path is not None:
+            self.terms, self._plan, self._entries = _from_document(ledger_file.read(self.path), self.path)
+
+
+def _filter_order(epsilon: float | None, delta: float | None) -> float:
+    """The order at which a Gaussian workload of this budget gets the most out of a filter."""
+    epsilon, delta = epsilon or 3.0, delta or 1e-5
+    orders = [order for order in rdp.ORDERS if order > 1.01]
+    return max(orders, key=lambda order: (epsilon - rdp.conversion_cost(order, delta)) / order)
+
+
+def _if_priced(event: Event, delta: float, adjacency: Adjacency) -> Cost:
+    try:
+        return cost(event, delta, adjacency)
+    except UnsupportedEvent:
+        return Cost(math.inf, "renyi-filter", None, None)
+
+
+def _normal(items: Iterable[Planned]) -> list[Planned]:
+    """Plans with a single event written as one repetition, so that equal announcements compare equal."""
+    return [
+        item if isinstance(item.event, Repeated) else item._replace(event=Repeated(item.event, 1)) for item in items
+    ]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _to_document(terms: Terms, plan: tuple[Planned, ...], entries: tuple[Entry, ...]) -> dict[str, Any]:
+    return {
+        "terms": vars(terms),
+        "plan": [{"event": to_json(item.event), "what": item.what, "part": item.part} for item in plan],
+        "entries": [
+            vars(entry)
+            | {"event": to_json(entry.event), "claimed": None if entry.claimed is None else to_json(entry.claimed)}
+            for entry in entries
+        ],
+    }
+
+
+def _from_document(document: dict[str, Any], path: Path) -> tuple[Terms, tuple[Planned, ...], tuple[Entry, ...]]:
+    try:
+        terms = Terms(**document["terms"])
+        plan = tuple(Planned(from_json(item["event"]), item["what"], item["part"]) for item in document["plan"])
+        entries = tuple(
+            Entry(
+                **item
+                | {
+                    "event": from_json(item["event"]),
+                    "claimed": None if item["claimed"] is None else from_json(item["claimed"]),
+                }
+            )
+            for item in document["entries"]
+        )
+    except (TypeError, ValueError, KeyError, AttributeError) as problem:
+        raise LedgerError(f"the ledger {path} holds something this sordino does not understand ({problem})") from None
+    return terms, plan, entries

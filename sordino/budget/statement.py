@@ -1,0 +1,185 @@
+"""The privacy statement: what was spent on whom, by which accountants, and what it does not cover."""
+
+import platform
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import sordino
+from sordino.budget.accountant import cost
+from sordino.budget.events import (
+    Composed,
+    Event,
+    FixedSizeGaussian,
+    Gaussian,
+    Iteration,
+    PoissonGaussian,
+    RepeatAndSelect,
+    Repeated,
+    ShuffledGaussian,
+    UnsupportedEvent,
+    describe,
+    to_json,
+)
+
+if TYPE_CHECKING:
+    from sordino.budget.ledger import Entry, Ledger
+
+ADJACENCY_IN_WORDS = {
+    "zero-out": "two datasets are neighbours if one record of one is replaced by an empty record (n is public)",
+    "add-remove": "two datasets are neighbours if one has one record more",
+    "replace-one": "two datasets are neighbours if one record differs (n is public)",
+}
+NOT_COVERED = (
+    "what was done to the data before this ledger was opened, or by programs that do not write to it",
+    "a person with several records: ε is per record",
+    "timing, memory, and the finite precision of floating-point noise",
+    "whoever can read the run's private folder while it trains",
+    "the truth of what the data says about groups: privacy of a record does not hide what a population shares",
+)
+_PACKAGES = ("dp-accounting", "numpy", "scipy", "torch")
+
+
+def statement(
+    ledger: "Ledger",
+    *,
+    unit: str = "one record",
+    tuning: str = "not counted: settings were fixed without looking at this data, or the search is not in this ledger",
+    notes: Iterable[str] = (),
+) -> dict[str, Any]:
+    """The statement as plain JSON values; `as_text` makes a page of it."""
+    entries = ledger.entries
+    delta = ledger.terms.target_delta
+    spent = ledger.cost(delta) if delta is not None else None
+    # A planned run that stopped early may have stopped because of what it saw: only the announced ε is certain then.
+    headline = ledger.cost(delta, reserved=True) if delta is not None and entries else spent
+    return {
+        "unit": unit,
+        "adjacency": ledger.terms.adjacency,
+        "adjacency_in_words": ADJACENCY_IN_WORDS[ledger.terms.adjacency],
+        "epsilon": headline and _finite(headline.epsilon),
+        "delta": delta,
+        "accountant": headline and headline.accountant,
+        "epsilon_pld": headline and _finite(headline.pld),
+        "epsilon_rdp": headline and _finite(headline.rdp),
+        "epsilon_drawn": spent and _finite(spent.epsilon),
+        "target_epsilon": ledger.terms.target_epsilon,
+        "keeping": _keeping(ledger),
+        "samplers": sorted({name for entry in entries for name in _samplers(entry.event)}),
+        "tuning": tuning,
+        "seeded": any(entry.seeded for entry in entries),
+        "entries": [_entry(entry, ledger) for entry in entries],
+        "versions": versions(),
+        "not_covered": list(NOT_COVERED),
+        "notes": list(notes),
+    }
+
+
+def as_text(document: Mapping[str, Any]) -> str:
+    """A statement for people."""
+    lines = ["PRIVACY STATEMENT", ""]
+    if document["delta"] is None:
+        lines.append("No δ was fixed, so no ε can be stated here; ask the ledger for epsilon(delta).")
+    else:
+        lines.append(
+            f"Everything below, together, is (ε={_number(document['epsilon'])}, δ={document['delta']:g})-"
+            f"differentially private for {document['unit']}."
+        )
+        both = f"PLD {_number(document['epsilon_pld'])}, RDP {_number(document['epsilon_rdp'])}"
+        lines.append(f"Accountant: {document['accountant']} ({both}). {document['keeping']}")
+        if document["epsilon_drawn"] != document["epsilon"]:
+            lines.append(
+                f"Drawn so far: ε={_number(document['epsilon_drawn'])}. That smaller figure holds only if the stop did "
+                "not depend on anything the run showed."
+            )
+    lines += [f"Adjacency: {document['adjacency']}: {document['adjacency_in_words']}.", "", "What read the data:"]
+    lines += [f"  {_entry_line(entry)}" for entry in document["entries"]] or ["  nothing"]
+    seeded = "YES: it can be predicted, so nothing here is private" if document["seeded"] else "no"
+    lines += [
+        "",
+        f"Sampling: {'; '.join(document['samplers']) or 'none'}",
+        f"Tuning: {document['tuning']}",
+        f"Noise from a key fixed by the user: {seeded}",
+        "Software: " + ", ".join(f"{name} {version}" for name, version in document["versions"].items()),
+        *(f"Note: {note}" for note in document["notes"]),
+        "",
+        "Not covered:",
+        *(f"  - {item}" for item in document["not_covered"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def versions() -> dict[str, str]:
+    """The software that a figure depends on."""
+    found = {"sordino": sordino.__version__, "python": platform.python_version()}
+    return found | {name: metadata.version(name) for name in _PACKAGES}
+
+
+def _keeping(ledger: "Ledger") -> str:
+    if not ledger.adaptive:
+        return "Planned: every parameter was fixed before the first output."
+    order = ledger.terms.filter_order
+    words = f"Adaptive: events were chosen along the way and summed by a Rényi filter of order {order:g}"
+    if ledger.terms.target_epsilon is None:
+        return f"{words}; no target was fixed, so this is a running total and not a bound announced in advance."
+    return f"{words}; the PLD figure would hold had they been planned."
+
+
+def _entry(entry: "Entry", ledger: "Ledger") -> dict[str, Any]:
+    document = {
+        "what": entry.what,
+        "part": entry.part,
+        "event": to_json(entry.event),
+        "in_words": describe(entry.event),
+        "count": entry.count,
+        "committed": entry.committed,
+        "when": entry.when,
+        "planned": entry.planned,
+        "seeded": entry.seeded,
+        "claimed_epsilon": None,
+    }
+    if entry.claimed is not None and ledger.terms.target_delta is not None:
+        try:
+            claim = cost(Repeated(entry.claimed, entry.count), ledger.terms.target_delta, ledger.terms.adjacency)
+            document["claimed_epsilon"] = _finite(claim.epsilon)
+        except UnsupportedEvent:
+            pass
+    return document
+
+
+def _entry_line(entry: Mapping[str, Any]) -> str:
+    of = f" of {entry['committed']:,}" if entry["committed"] != entry["count"] else ""
+    repeats = f"{entry['count']:,}{of} × " if entry["committed"] != 1 else ""
+    claim = f" (claimed elsewhere: ε={_number(entry['claimed_epsilon'])})" if entry["claimed_epsilon"] else ""
+    return f"{entry['what']} [{entry['part']}]: {repeats}{entry['in_words']}, {entry['when']}{claim}"
+
+
+def _samplers(event: Event) -> set[str]:
+    match event:
+        case PoissonGaussian():
+            return {"Poisson"}
+        case Gaussian():
+            return {"full batch"}
+        case ShuffledGaussian():
+            return {"shuffled epochs (no amplification counted)"}
+        case FixedSizeGaussian():
+            return {"fixed size without replacement"}
+        case Iteration():
+            return {"fixed order"}
+        case Repeated(inner, _) | RepeatAndSelect(inner):
+            return _samplers(inner)
+        case Composed(events):
+            return set().union(*(_samplers(part) for part in events))
+        case _:
+            return set()
+
+
+def _finite(value: float | None) -> float | str | None:
+    """JSON has no infinity."""
+    return "infinity" if value == float("inf") else value
+
+
+def _number(value: float | str | None) -> str:
+    if value is None:
+        return "n/a"
+    return "∞" if value == "infinity" else f"{value:.4g}"

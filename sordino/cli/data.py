@@ -1,0 +1,96 @@
+"""`sordino data`: which named datasets there are, where they lie, and getting them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sordino.data import catalogue, places
+from sordino.data.errors import DataError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help=f"Named datasets, looked for in ${places.VARIABLE}, then in the user's cache folder, then fetched.",
+)
+
+Name = Annotated[str, typer.Argument(help="A dataset's name; `sordino data list` shows them.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    typer.echo(json.dumps(content, ensure_ascii=False))
+
+
+def _entry(name: str) -> dict[str, Any]:
+    described = catalogue.definition(name)
+    found = places.locate(described)
+    return {
+        "name": name,
+        "what": described.what,
+        "task": described.task,
+        "n_train": described.n_train,
+        "n_test": described.n_test,
+        "path": str(found.folder) if found else None,
+        "package": found.form.package or None if found else None,
+        "complete": not found.form.missing if found else None,
+        "here": found.form.missing if found else "",
+        "source": described.source,
+        "licence": described.licence,
+    }
+
+
+def _state(entry: dict[str, Any]) -> str:
+    if entry["path"] is None:
+        return "not here"
+    if entry["package"]:
+        return f"in the package {entry['package']}"
+    folder = entry["path"].replace(str(Path.home()), "~", 1)
+    return folder if entry["complete"] else f"{folder} (partial: {entry['here']})"
+
+
+@app.command("list")
+def list_datasets(as_json: Json = False) -> None:
+    """All named datasets, their published sizes, and what of them is on this machine."""
+    entries = [_entry(name) for name in catalogue.names()]
+    if as_json:
+        _print_json({"datasets": entries})
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("name", "what", "train / test", "on this machine"):
+        table.add_column(heading, no_wrap=heading in ("name", "train / test"), overflow="fold")
+    for entry in entries:
+        sizes = f"{entry['n_train']:,} / {entry['n_test']:,}"
+        table.add_row(entry["name"], entry["what"], sizes, _state(entry))
+    Console().print(table)
+
+
+@app.command()
+def get(name: Name, as_json: Json = False) -> None:
+    """Fetch a dataset if it is not here, check it against its checksums, and print its folder."""
+    with Console(stderr=True).status(f"getting {name}"):
+        folder = catalogue.fetch(name)
+        facts = catalogue.load(name).facts
+    if as_json:
+        sizes = {"n_train": facts.n_train, "n_test": facts.n_test}
+        _print_json({"name": name, "path": str(folder), "complete": facts.complete, **sizes, "note": facts.note})
+        return
+    typer.echo(folder)
+    if not facts.complete:
+        typer.echo(f"{name} is not complete: {facts.note}", err=True)
+
+
+@app.command()
+def path(name: Name, as_json: Json = False) -> None:
+    """Print the folder of a dataset that is on this machine."""
+    entry = _entry(name)
+    if entry["path"] is None:
+        raise DataError(f"{name} is not on this machine; run `sordino data get {name}`")
+    if as_json:
+        _print_json({key: entry[key] for key in ("name", "path", "complete")})
+        return
+    typer.echo(entry["path"])

@@ -1,0 +1,191 @@
+"""Users' own files → examples. The kind is told by the name; whatever does not fit is refused in one line."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.data.errors import DataError, reading
+from sordino.data.formats import gunzip, idx, is_idx, text
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from PIL import Image
+
+PICTURES = (".png", ".jpg", ".jpeg")
+KINDS = ".npy, .npz, IDX (plain or .gz), .csv, .parquet, .png, .jpg, or a folder of images"
+
+
+def read_examples(path: str | Path) -> NDArray[Any] | pd.DataFrame:
+    """The examples of a file or folder, one a row.
+
+    Arrays come back as they are, numeric tables as a float64 array, tables with words as a DataFrame, images as uint8
+    (n, height, width) if all are grey and (n, height, width, 3) otherwise. Missing and infinite numbers are refused by
+    row and column, both counted from 1; values are never quoted.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _pictures(path)
+    with reading(path, "data"):
+        data = path.read_bytes()
+    if not data:
+        raise DataError(f"{path} is empty (n=0)")
+    data = gunzip(data, path)
+    suffix = Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+    if suffix == ".npy":
+        return _checked(_npy(data, path), path)
+    if suffix == ".npz":
+        return _checked(_npz(data, path), path)
+    if suffix == ".csv":
+        return _table(_csv(data, path), path)
+    if suffix == ".parquet":
+        return _table(_parquet(data, path), path)
+    if suffix in PICTURES:
+        picture = _picture(data, path)
+        return _pixels([picture], _is_grey(picture))
+    if is_idx(data):
+        return _checked(idx(data, path), path)
+    raise DataError(f"{path} is of no kind that can be read; use {KINDS}")
+
+
+def _npy(data: bytes, path: Path) -> NDArray[Any]:
+    with reading(path, ".npy"):
+        array = np.load(io.BytesIO(data), allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise DataError(f"{path} is named .npy but is an archive of arrays; rename it to .npz")
+        return array
+
+
+def _npz(data: bytes, path: Path) -> NDArray[Any]:
+    """The array `x`, or the only one."""
+    with reading(path, ".npz"):
+        content = np.load(io.BytesIO(data), allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise DataError(f"{path} is named .npz but holds a single array; rename it to .npy")
+        with content:
+            if "x" in content.files:
+                return np.asarray(content["x"])
+            if len(content.files) != 1:
+                raise DataError(f"{path} holds {len(content.files)} arrays and none is named x; name the examples x")
+            return np.asarray(content[content.files[0]])
+
+
+def _checked(array: NDArray[Any], path: Path) -> NDArray[Any]:
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{path}: examples must be numbers, not {array.dtype}; convert them first")
+    if array.ndim == 0 or array.size == 0:
+        raise DataError(f"{path} holds no examples (n=0)")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        first = np.argwhere(~np.isfinite(array))[0] + 1
+        place = f"row {first[0]}" + (f", column {', '.join(map(str, first[1:]))}" if array.ndim > 1 else "")
+        raise DataError(f"{path}, {place}: missing or infinite number; fill or drop it")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _csv(data: bytes, path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    content = text(data, path).lstrip("\r\n")
+    if "\0" in content:
+        raise DataError(f"{path} is not a readable CSV file: it is truncated, damaged or of another format")
+    header = None if _is_data(content.partition("\n")[0].rstrip().split(",")) else 0
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # Rows longer than the header would otherwise be cut with no more than a warning.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            return pd.read_csv(io.StringIO(content), header=header, index_col=False, skipinitialspace=True)
+    except pd.errors.EmptyDataError:
+        raise DataError(f"{path} is empty (n=0)") from None
+    except pd.errors.ParserError as error:
+        line = re.search(r"in line (\d+), saw", str(error))
+        place = f", line {line[1]}" if line else ""
+        raise DataError(f"{path}{place}: the number of fields differs from the first line's; correct the row") from None
+    except pd.errors.ParserWarning:
+        raise DataError(f"{path}: the rows have more fields than the first line; correct the first line") from None
+    except Exception:  # the parser quotes cells in its messages
+        raise DataError(f"{path} is not a readable CSV file: it is truncated, damaged or of another format") from None
+
+
+def _is_data(cells: list[str]) -> bool:
+    """Whether a first line is data already: numbers, but not 0, 1, 2, … as programs name unnamed columns."""
+    try:
+        for cell in cells:
+            float(cell)
+    except ValueError:
+        return False
+    return len(cells) == 1 or cells != [str(i) for i in range(len(cells))]
+
+
+def _parquet(data: bytes, path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    with reading(path, "Parquet"):
+        return pd.read_parquet(io.BytesIO(data))
+
+
+def _table(frame: pd.DataFrame, path: Path) -> NDArray[Any] | pd.DataFrame:
+    import pandas as pd
+
+    if frame.empty:
+        raise DataError(f"{path} holds no rows (n=0)")
+    if not frame.columns.is_unique:
+        raise DataError(f"{path}: two columns have the same name; rename one")
+    numeric = True
+    for position, (name, column) in enumerate(frame.items(), start=1):
+        label = position if isinstance(name, int) else repr(str(name))
+        words = pd.api.types.is_string_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype)
+        real = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_complex_dtype(column)
+        if not (words or real):
+            raise DataError(f"{path}, column {label}: neither numbers nor words; convert or drop the column")
+        wrong = column.isna().to_numpy(bool)
+        numeric = numeric and real
+        if real:
+            wrong = wrong | ~np.isfinite(column.to_numpy(np.float64, na_value=np.nan))
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0]) + 1
+            raise DataError(f"{path}, row {row}, column {label}: missing or infinite value; fill or drop it")
+    return frame.to_numpy(np.float64, copy=True) if numeric else frame.reset_index(drop=True)
+
+
+def _picture(data: bytes, path: Path) -> Image.Image:
+    from PIL import Image
+
+    with reading(path, "image"):
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG"))
+        image.load()
+    if image.mode.startswith(("I", "F")):
+        raise DataError(f"{path} has more than 8 bits a channel; save it with 8")
+    return image
+
+
+def _is_grey(image: Image.Image) -> bool:
+    return image.mode in ("1", "L", "LA")
+
+
+def _pixels(pictures: list[Image.Image], grey: bool) -> NDArray[np.uint8]:
+    return np.stack([np.asarray(picture.convert("L" if grey else "RGB"), np.uint8) for picture in pictures])
+
+
+def _pictures(folder: Path) -> NDArray[np.uint8]:
+    """The images directly in a folder, in the order of their names."""
+    with reading(folder, "image"):
+        paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURES and p.is_file())
+    if not paths:
+        raise DataError(f"{folder} holds no {', '.join(PICTURES)} images (n=0)")
+    pictures = []
+    for path in paths:
+        with reading(path, "image"):
+            data = path.read_bytes()
+        pictures.append(_picture(data, path))
+        if pictures[-1].size != pictures[0].size:
+            sizes = [f"{p.width}×{p.height}" for p in (pictures[-1], pictures[0])]
+            raise DataError(f"{path} is {sizes[0]} pixels and {paths[0].name} {sizes[1]}; bring all images to one size")
+    return _pixels(pictures, all(_is_grey(picture) for picture in pictures))

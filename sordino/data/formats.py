@@ -1,0 +1,152 @@
+"""Bytes of the public formats → arrays. Every function raises DataError on bytes that are not what they claim to be."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.data.errors import DataError, reading
+
+_IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_IDX_MOST_DIMENSIONS = 8
+_CIFAR_PIXELS = 3 * 32 * 32
+# ITU-R 601 luma in 16-bit fixed point, rounding as Pillow's convert("L") does.
+_LUMA = np.array([19595, 38470, 7471], np.uint32)
+
+
+def gunzip(data: bytes, where: object) -> bytes:
+    """The content of gzipped bytes; anything else is returned as it is."""
+    if data[:2] != b"\x1f\x8b":
+        return data
+    with reading(str(where), "gzip"):
+        return gzip.decompress(data)
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's content, gunzipped if need be."""
+    with reading(path, "data"):
+        data = path.read_bytes()
+    return gunzip(data, path)
+
+
+def is_idx(data: bytes) -> bool:
+    """Whether bytes begin as an IDX file does: two zero bytes, a known type, a sane number of dimensions."""
+    return len(data) > 4 and data[:2] == b"\0\0" and data[2] in _IDX_TYPES and 1 <= data[3] <= _IDX_MOST_DIMENSIONS
+
+
+def idx(data: bytes, where: object) -> NDArray[Any]:
+    """One array in the IDX format of the MNIST family."""
+    if not is_idx(data):
+        raise DataError(f"{where} is not an IDX file (wrong first bytes); get the original file again")
+    start = 4 + 4 * data[3]
+    if len(data) < start:
+        raise DataError(f"{where} is a truncated IDX file; get the original file again")
+    shape = struct.unpack(f">{data[3]}I", data[4:start])
+    if 0 in shape:
+        raise DataError(f"{where} holds no examples (n=0)")
+    dtype = np.dtype(_IDX_TYPES[data[2]])
+    expected = math.prod(shape) * dtype.itemsize
+    if len(data) - start != expected:
+        raise DataError(
+            f"{where} is damaged: its header asks for {expected:,} bytes and {len(data) - start:,} follow; "
+            "get the original file again"
+        )
+    return np.frombuffer(data, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def idx_images(images: bytes, labels: bytes, where: object) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Images (n, height, width) and labels (n,) from a pair of IDX files."""
+    x, y = idx(images, f"{where} (images)"), idx(labels, f"{where} (labels)")
+    if x.ndim != 3 or x.dtype != np.uint8 or y.ndim != 1 or y.dtype != np.uint8:
+        raise DataError(f"{where}: expected greyscale images and one label each, found other arrays; check the files")
+    return x, y
+
+
+def cifar(data: bytes, where: object, label_bytes: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Images (n, 32, 32, 3) and their last label byte from the binary version of CIFAR (planes become channels)."""
+    width = label_bytes + _CIFAR_PIXELS
+    if not data or len(data) % width:
+        raise DataError(
+            f"{where} is not a CIFAR binary file: {len(data):,} bytes are no whole number of rows of {width:,}; "
+            "get the original file again"
+        )
+    rows = np.frombuffer(data, np.uint8).reshape(-1, width)
+    x = np.empty((len(rows), 32, 32, 3), np.uint8)
+    for channel, plane in enumerate(np.split(rows[:, label_bytes:], 3, axis=1)):
+        x[..., channel] = plane.reshape(-1, 32, 32)
+    return x, rows[:, label_bytes - 1].copy()
+
+
+def cifar_rows(x: NDArray[np.uint8], y: NDArray[np.uint8]) -> bytes:
+    """The inverse of `cifar` for one label byte, to store images that came in another container."""
+    return np.concatenate([y[:, None], x.transpose(0, 3, 1, 2).reshape(len(x), -1)], axis=1).tobytes()
+
+
+def luma(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """RGB → grey, pixel for pixel as image libraries do it."""
+    return ((x.astype(np.uint32) @ _LUMA + 0x8000) >> 16).astype(np.uint8)
+
+
+def svhn(data: bytes, where: object) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Grey images (n, 32, 32) and digits from SVHN's MATLAB file, in which the digit 0 has label 10."""
+    from scipy.io import loadmat
+
+    with reading(str(where), "MATLAB"):
+        content = loadmat(io.BytesIO(data), variable_names=["X", "y"])  # type: ignore[arg-type]  # takes streams too
+        x, y = np.asarray(content["X"]), np.asarray(content["y"]).ravel()
+        if x.ndim != 4 or x.dtype != np.uint8 or x.shape[:3] != (32, 32, 3) or x.shape[3] != len(y):
+            raise DataError(f"{where} is not an SVHN file: it needs X of 32×32×3×n bytes and n labels y")
+        parts = [luma(np.moveaxis(x[..., i : i + 5000], 3, 0)) for i in range(0, len(y), 5000)]
+        return np.concatenate(parts), (y % 10).astype(np.uint8)
+
+
+def npz(data: bytes, names: tuple[str, ...], where: object) -> tuple[NDArray[Any], ...]:
+    """The named arrays of an .npz archive; never unpickles."""
+    with reading(str(where), ".npz"), np.load(io.BytesIO(data), allow_pickle=False) as content:
+        lacking = [name for name in names if name not in content.files]
+        if lacking:
+            raise DataError(f"{where} lacks the array {lacking[0]!r}; it needs {', '.join(names)}")
+        return tuple(content[name] for name in names)
+
+
+def text(data: bytes, where: object) -> str:
+    """UTF-8 text, without the mark that some programs put first."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where} is not UTF-8 text (byte {error.start:,}); save it as UTF-8") from None
+
+
+def csv_rows(data: bytes, where: object, fields: int) -> list[tuple[int, list[str]]]:
+    """(line, stripped fields) of each row that is not blank; a row of another width is refused."""
+    reader = csv.reader(io.StringIO(text(data, where), newline=""), skipinitialspace=True)
+    rows = []
+    with reading(str(where), "CSV"):
+        for row in reader:
+            if row and len(row) != fields:
+                raise DataError(f"{where}, line {reader.line_num}: {len(row)} fields where {fields} are expected")
+            if row:
+                rows.append((reader.line_num, [field.strip() for field in row]))
+    if not rows:
+        raise DataError(f"{where} holds no rows (n=0)")
+    return rows
+
+
+def labelled_bits(data: bytes, where: object, bits: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Rows of a label and 0/1 features, as the membership-inference datasets are published."""
+    with reading(str(where), "CSV"):
+        table = np.loadtxt(io.BytesIO(data.replace(b'"', b"")), delimiter=",", dtype=np.int16, ndmin=2)
+        if not table.size or table.shape[1] != bits + 1:
+            raise DataError(f"{where}: each row needs a label and {bits} features")
+        x = table[:, 1:]
+        if x.min() < 0 or x.max() > 1:
+            raise DataError(f"{where}: a feature is neither 0 nor 1; get the original file again")
+        return x.astype(np.uint8), table[:, 0].astype(np.int64)
