@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +50,22 @@ class Facts:
     columns: tuple[Column, ...] | None = None
     target_range: tuple[float, float] | None = None
     """Public bounds of a regression target, chosen without looking at the rows."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values, for a run folder that must do without the dataset."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Facts:
+        columns = document["columns"]
+        read = [Column(**{name: _as_tuple(value) for name, value in column.items()}) for column in columns or ()]
+        values = {name: _as_tuple(value) for name, value in document.items()}
+        return cls(**values | {"columns": None if columns is None else tuple(read)})
+
+
+def _as_tuple(value: Any) -> Any:
+    """JSON knows lists only."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,1 @@
+"""The only place where noise meets data: each mechanism charges the ledger and states its guarantee."""

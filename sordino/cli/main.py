@@ -1,0 +1,80 @@
+"""The command line: parse, call, print. Bad input ends in one line on standard error and exit code 2."""
+
+import json
+import logging
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.exceptions import Abort, TyperException
+
+import sordino
+from sordino.cli import data, plan, train
+
+app = typer.Typer(
+    name="sordino",
+    help="Train models on private data under differential privacy, and prove what was spent.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(data.app, name="data")
+app.command("plan")(plan.plan)
+app.command("train")(train.train)
+app.command("resume")(train.resume)
+app.command("predict")(train.predict)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sordino {sordino.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Train models on private data under differential privacy, and prove what was spent."""
+
+
+@app.command()
+def ledger(
+    run: Annotated[Path, typer.Argument(help="A run's folder, or a ledger file.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Show what a run has spent: the privacy statement of its ledger."""
+    from sordino.budget import Ledger
+    from sordino.budget.statement import as_text
+
+    statement = Ledger.open(run / "ledger.json" if run.is_dir() else run).statement()
+    typer.echo(json.dumps(statement, ensure_ascii=False) if as_json else as_text(statement), nl=as_json)
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """Entry point of the `sordino` command."""
+    logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting reports Rényi orders it leaves out
+    warnings.showwarning = _show_warning
+    try:
+        sys.exit(app(args=arguments, standalone_mode=False) or 0)
+    except TyperException as problem:
+        _fail(problem.format_message())
+    except Abort:
+        _fail("stopped", code=130)
+    except (ValueError, OSError) as problem:
+        _fail(str(problem))
+
+
+def _fail(message: str, code: int = 2) -> None:
+    if not message.strip():  # help was asked for by giving nothing, and is on the screen already
+        sys.exit(code)
+    typer.echo(f"sordino: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    typer.echo(f"sordino: warning: {message}", err=True)

@@ -1,0 +1,122 @@
+"""`sordino plan`: noise, steps or ε from the other two."""
+
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from sordino.budget import Event, PoissonGaussian, Repeated, calibration, cost, rdp
+from sordino.budget.events import check_adjacency, check_delta
+from sordino.training.steps import check_delta_against_n, steps_for
+
+
+class Accountant(StrEnum):
+    PLD = "pld"
+    RDP = "rdp"
+    RDP_CLASSIC = "rdp-classic"
+
+
+class Adjacency(StrEnum):
+    ZERO_OUT = "zero-out"
+    ADD_REMOVE = "add-remove"
+    REPLACE_ONE = "replace-one"
+
+
+class Conversion(StrEnum):
+    OLD = "old"
+    NEW = "new"
+
+
+def plan(
+    n: Annotated[int, typer.Option("--n", help="Number of records.", show_default=False)],
+    batch: Annotated[int, typer.Option(help="Expected batch size (Poisson sampling).", show_default=False)],
+    delta: Annotated[float, typer.Option(help="δ of the guarantee.", show_default=False)],
+    noise_multiplier: Annotated[float | None, typer.Option(help="σ, in units of the clip.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Target ε.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps, instead of epochs.")] = None,
+    accountant: Annotated[Accountant | None, typer.Option(help="Default: the tighter of PLD and RDP.")] = None,
+    adjacency: Annotated[Adjacency, typer.Option(help="Which datasets are neighbours.")] = Adjacency.ZERO_OUT,
+    conversion: Annotated[
+        Conversion, typer.Option(help="Of rdp-classic: the papers of 2020 used the old one.")
+    ] = Conversion.NEW,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Solve for the third of noise multiplier, ε, and epochs or steps; give exactly two."""
+    if epochs is not None and steps is not None:
+        raise typer.BadParameter("give --epochs or --steps, not both")
+    given = [noise_multiplier is not None, epsilon is not None, epochs is not None or steps is not None]
+    if sum(given) != 2:
+        raise typer.BadParameter("give exactly two of --noise-multiplier, --epsilon, and --epochs or --steps")
+    if n < 1 or not 1 <= batch <= n:
+        raise typer.BadParameter(f"--n must be at least 1 and --batch from 1 to n, not {n} and {batch}")
+    check_delta_against_n(delta, n)
+    price = _price(accountant, check_delta(delta), adjacency.value, conversion.value)
+    rate = batch / n
+    if steps is None and epochs is not None:
+        steps = steps_for(epochs, n, batch)
+
+    def event(sigma: float, count: int) -> Event:
+        return Repeated(PoissonGaussian(rate, sigma), count)
+
+    match noise_multiplier, steps, epsilon:
+        case None, int(count), float(target):
+            sigma = calibration.noise_multiplier(lambda s: event(s, count), target, delta, adjacency.value, price)
+        case float(sigma), None, float(target):
+            count = calibration.steps(lambda t: event(sigma, t), target, price)
+        case float(sigma), int(count), _:
+            pass
+    answer = _answer(event(sigma, count), price, accountant, delta, adjacency.value)
+    answer |= {"noise_multiplier": sigma, "steps": count, "epochs": count * rate, "sample_rate": rate}
+    typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
+
+
+def _price(accountant: Accountant | None, delta: float, adjacency: str, conversion: str) -> Callable[[Event], float]:
+    relation = check_adjacency(adjacency)
+    match accountant:
+        case Accountant.RDP:
+            return lambda event: rdp.epsilon(event, delta, relation)
+        case Accountant.RDP_CLASSIC:
+            return lambda event: rdp.classic_epsilon(event, delta, relation, "old" if conversion == "old" else "new")
+        case Accountant.PLD:
+            return lambda event: _required(cost(event, delta, relation).pld)
+        case None:
+            return lambda event: cost(event, delta, relation).epsilon
+
+
+def _required(value: float | None) -> float:
+    if value is None:
+        raise ValueError("PLD cannot price this at so small a δ; use --accountant rdp")
+    return value
+
+
+def _answer(
+    event: Event, price: Callable[[Event], float], accountant: Accountant | None, delta: float, adjacency: str
+) -> dict[str, Any]:
+    both = cost(event, delta, adjacency)
+    return {
+        "epsilon": price(event),
+        "delta": delta,
+        "accountant": accountant.value if accountant else both.accountant,
+        "epsilon_pld": both.pld,
+        "epsilon_rdp": both.rdp,
+        "adjacency": adjacency,
+    }
+
+
+def _in_words(answer: dict[str, Any]) -> str:
+    def number(value: float | None) -> str:
+        return "n/a" if value is None else f"{value:.5g}"
+
+    return "\n".join(
+        [
+            f"ε                 {number(answer['epsilon'])} at δ={answer['delta']:g} ({answer['accountant']})",
+            f"noise multiplier  {number(answer['noise_multiplier'])}",
+            f"steps             {answer['steps']:,} ({answer['epochs']:.4g} epochs)",
+            f"sample rate       {number(answer['sample_rate'])}, Poisson",
+            f"accountants       PLD {number(answer['epsilon_pld'])}, RDP {number(answer['epsilon_rdp'])}",
+            f"adjacency         {answer['adjacency']}",
+        ]
+    )

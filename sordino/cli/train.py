@@ -1,0 +1,83 @@
+"""`sordino train`, `resume` and `predict`."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from sordino.training.train import Request
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, all else beside it.")]
+RunFolder = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
+
+
+def train(
+    dataset: Annotated[str, typer.Argument(help="A named dataset; see `sordino data list`.", show_default=False)],
+    epsilon: Annotated[float, typer.Option(help="Target ε: never exceeded.", show_default=False)],
+    delta: Annotated[float, typer.Option(help="Target δ, below 1/n.", show_default=False)],
+    recipe: Annotated[str, typer.Option(help="How to train.")] = "linear",
+    seed: Annotated[
+        int | None, typer.Option(help="Fix all randomness: for experiments only, it voids the privacy.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; an unfinished run in it goes on. Default: under runs/.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a private model on a named dataset, within the budget."""
+    from sordino.training.train import Request
+
+    _train(Request(dataset, recipe, epsilon, delta, seed), out, as_json)
+
+
+def resume(run: RunFolder, as_json: Json = False) -> None:
+    """Go on with a run that was interrupted."""
+    from sordino.training.train import request_of
+
+    _train(request_of(run), run, as_json)
+
+
+def predict(
+    run: RunFolder,
+    file: Annotated[
+        Path, typer.Argument(help="Examples: .npy, .npz, IDX, .csv, .parquet, an image or a folder of images.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Print the class of each example in a file, one a line."""
+    from sordino.data import read_examples
+    from sordino.training.train import classify
+
+    classes = classify(run, read_examples(file))
+    typer.echo(
+        json.dumps({"run": str(run), "predictions": classes}, ensure_ascii=False) if as_json else "\n".join(classes)
+    )
+
+
+def _train(request: "Request", out: Path | None, as_json: bool) -> None:
+    from sordino.training.train import train as train_run
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[spent]}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=False) as progress:
+        task = progress.add_task("training", total=None, spent="")
+
+        def show(done: int, total: int, epsilon: float) -> None:
+            spent = f"step {done:,}/{total:,}  ε {epsilon:.3f} of {request.epsilon:g}"
+            progress.update(task, completed=done, total=total, spent=spent)
+
+        result = train_run(request, out, on_progress=show, say=console.print)
+    typer.echo(json.dumps(result, ensure_ascii=False) if as_json else _in_words(result))
+
+
+def _in_words(result: dict[str, Any]) -> str:
+    statement = (Path(result["run"]) / "statement.txt").read_text(encoding="utf-8")
+    return (
+        f"test accuracy {100 * result['test_accuracy']:.2f} % on {result['dataset']} "
+        f"at ε={result['epsilon']:.4g}, δ={result['delta']:g} ({result['accountant']})\n\n"
+        f"{statement}\nrun: {result['run']}"
+    )

@@ -1,0 +1,144 @@
+"""Which records a step reads. A sampler draws them and knows the privacy event of its draw, so the two cannot differ.
+
+Steps draw from keyed streams: asking again for a step gives the same records again.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.budget import Event, FixedSizeGaussian, Gaussian, PoissonGaussian, ShuffledGaussian
+from sordino.mechanisms.streams import Stream, Streams
+
+Indices = NDArray[np.int64]
+
+
+class Sampler(Protocol):
+    """What a plan needs: sizes that are public, a draw, and the event that prices it."""
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def expected_batch_size(self) -> int: ...
+
+    @property
+    def sample_rate(self) -> float: ...
+
+    def draw(self, streams: Streams, step: int) -> Indices: ...
+
+    def event(self, noise_multiplier: float) -> Event: ...
+
+    def claimed(self, noise_multiplier: float) -> Event | None: ...
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    n: int
+    expected_batch_size: int
+
+    def __post_init__(self) -> None:
+        if type(self.n) is not int or self.n < 1:
+            raise ValueError(f"there must be at least one record to sample from, not n={self.n!r}")
+        if type(self.expected_batch_size) is not int or not 1 <= self.expected_batch_size <= self.n:
+            raise ValueError(
+                f"the batch size must be a whole number from 1 to n={self.n}, not {self.expected_batch_size!r}"
+            )
+
+    @property
+    def sample_rate(self) -> float:
+        return self.expected_batch_size / self.n
+
+    def claimed(self, noise_multiplier: float) -> Event | None:
+        """What others would charge for this sampler without proof; None where there is no such claim."""
+        return None
+
+
+@dataclass(frozen=True)
+class PoissonSampler(_Sizes):
+    """Each record joins each step on its own with probability sample_rate; a batch may be empty."""
+
+    def draw(self, streams: Streams, step: int) -> Indices:
+        return np.flatnonzero(streams.generator(Stream.SAMPLING, step).random(self.n) < self.sample_rate)
+
+    def event(self, noise_multiplier: float) -> Event:
+        return PoissonGaussian(self.sample_rate, noise_multiplier)
+
+
+@dataclass(frozen=True)
+class FullBatchSampler(_Sizes):
+    """Every step reads every record."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.expected_batch_size != self.n:
+            raise ValueError(f"a full batch has n={self.n} records, not {self.expected_batch_size}")
+
+    def draw(self, streams: Streams, step: int) -> Indices:
+        return np.arange(self.n)
+
+    def event(self, noise_multiplier: float) -> Event:
+        return Gaussian(noise_multiplier)
+
+
+@dataclass(frozen=True)
+class ShuffledSampler(_Sizes):
+    """Epochs in a fresh random order, cut into batches; the last batch of an epoch may be smaller.
+
+    Charged without amplification: one participation an epoch. Accounting it as Poisson, as is common, is a claim.
+    """
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(self.n / self.expected_batch_size)
+
+    def draw(self, streams: Streams, step: int) -> Indices:
+        epoch, place = divmod(step, self.steps_per_epoch)
+        start = place * self.expected_batch_size
+        return np.sort(_permutation(streams, self.n, epoch)[start : start + self.expected_batch_size])
+
+    def event(self, noise_multiplier: float) -> Event:
+        return ShuffledGaussian(self.steps_per_epoch, noise_multiplier)
+
+    def claimed(self, noise_multiplier: float) -> Event | None:
+        return PoissonGaussian(self.sample_rate, noise_multiplier)
+
+
+@dataclass(frozen=True)
+class FixedSizeSampler(_Sizes):
+    """Exactly expected_batch_size records each step, without replacement: for replace-one ledgers."""
+
+    def draw(self, streams: Streams, step: int) -> Indices:
+        generator = streams.generator(Stream.SAMPLING, step)
+        return np.sort(generator.choice(self.n, self.expected_batch_size, replace=False, shuffle=False))
+
+    def event(self, noise_multiplier: float) -> Event:
+        return FixedSizeGaussian(self.n, self.expected_batch_size, noise_multiplier)
+
+
+_SAMPLERS: dict[str, type[PoissonSampler | FullBatchSampler | ShuffledSampler | FixedSizeSampler]] = {
+    "poisson": PoissonSampler,
+    "full-batch": FullBatchSampler,
+    "shuffled": ShuffledSampler,
+    "fixed-size": FixedSizeSampler,
+}
+
+
+def sampler_to_json(sampler: Sampler) -> dict[str, Any]:
+    """The sampler as plain JSON values."""
+    name = next(name for name, cls in _SAMPLERS.items() if type(sampler) is cls)
+    return {"sampler": name, "n": sampler.n, "expected_batch_size": sampler.expected_batch_size}
+
+
+def sampler_from_json(document: dict[str, Any]) -> Sampler:
+    return _SAMPLERS[document["sampler"]](document["n"], document["expected_batch_size"])
+
+
+@lru_cache(maxsize=2)
+def _permutation(streams: Streams, n: int, epoch: int) -> Indices:
+    # Kept for the epoch; shuffling a million records anew at every step would dominate small steps.
+    return streams.generator(Stream.SAMPLING, epoch).permutation(n)

@@ -1,0 +1,60 @@
+"""A linear classifier on stored vectors, whose clipped gradients cost no more than plain ones.
+
+The gradient of the cross-entropy of one example is the outer product of its residual p − y and its input [x; 1], so
+its norm is ‖[x; 1]‖·‖p − y‖: no per-example gradient is ever formed, and ‖[x; 1]‖ does not change between epochs.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.mechanisms.streams import Streams
+
+
+class LinearClassifier:
+    """Multinomial logistic regression on (n, d) float32 vectors with integer labels below `classes`."""
+
+    def __init__(self, vectors: NDArray[np.float32], labels: NDArray[np.int64], classes: int) -> None:
+        self._vectors = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
+        self._labels = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
+        # Squares may overflow float32; a vector that is not finite keeps a norm of infinity and contributes zero.
+        self._norms = torch.linalg.vector_norm(self._vectors, dim=1, dtype=torch.float64).square().add(1).sqrt().float()
+        self._classes = classes
+        self.parameters: dict[str, Tensor] = {}
+
+    def initialise(self, streams: Streams) -> None:
+        """Start at zero: the loss is convex, so no symmetry needs breaking."""
+        self.parameters = {
+            "weight": torch.zeros(self._classes, self._vectors.shape[1]),
+            "bias": torch.zeros(self._classes),
+        }
+
+    def data(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """The private arrays, for binding a run to them."""
+        return self._vectors.numpy(), self._labels.numpy()
+
+    def clipped_sum(self, indices: NDArray[np.int64], l2_clip: float) -> dict[str, Tensor]:
+        """Σ over these examples of g·min(1, l2_clip/‖g‖); zeros for an empty batch.
+
+        Guarantee: one example more or less moves the sum by at most l2_clip, but for rounding.
+        """
+        chosen = torch.from_numpy(indices)
+        inputs, norms = self._vectors[chosen], self._norms[chosen]
+        residuals = torch.softmax(predict(self.parameters, inputs), dim=1)
+        residuals[torch.arange(len(chosen)), self._labels[chosen]] -= 1
+        gradient_norms = norms * torch.linalg.vector_norm(residuals, dim=1)
+        factors = (l2_clip / gradient_norms).clamp(max=1)
+        usable = torch.isfinite(gradient_norms)
+        if not bool(usable.all()):
+            # Zero times infinity is not zero: take unusable examples out of both factors of the product.
+            inputs = torch.where(usable[:, None], inputs, 0)
+            residuals = torch.where(usable[:, None], residuals, 0)
+            factors = torch.where(usable, factors, 0)
+        residuals *= factors[:, None]
+        return {"weight": residuals.T @ inputs, "bias": residuals.sum(dim=0)}
+
+
+def predict(parameters: dict[str, Tensor], vectors: Tensor) -> Tensor:
+    """Scores of each class for each vector."""
+    return torch.addmm(parameters["bias"], vectors, parameters["weight"].T)

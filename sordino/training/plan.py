@@ -1,0 +1,98 @@
+"""The plan: sampler, clip, noise and steps in one frozen object, with the event that prices exactly them."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sordino.budget import Event, Ledger, Repeated, calibration, cost
+from sordino.data.samplers import PoissonSampler, Sampler, sampler_from_json, sampler_to_json
+from sordino.training.steps import check_delta_against_n, steps_for
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a training run may do to the data. The loop takes everything from here, so what is accounted is what runs.
+
+    Guarantee: `steps` releases of a sum of per-example gradients, each clipped to l2_clip, over the sampler's draw,
+    with N(0, (noise_multiplier·l2_clip)²) added to every coordinate: the plan's `event`.
+    """
+
+    sampler: Sampler
+    l2_clip: float
+    noise_multiplier: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.l2_clip, int | float) and 0 < self.l2_clip < math.inf):
+            raise ValueError(f"l2_clip must be a positive finite number, not {self.l2_clip!r}")
+        if type(self.steps) is not int or self.steps < 1:
+            raise ValueError(f"steps must be a whole number of at least 1, not {self.steps!r}")
+        self.sampler.event(self.noise_multiplier)  # checks the noise multiplier
+
+    @classmethod
+    def calibrated(
+        cls,
+        *,
+        n: int,
+        expected_batch_size: int,
+        epochs: float,
+        target_epsilon: float | None = None,
+        target_delta: float | None = None,
+        l2_clip: float,
+        ledger: Ledger | None = None,
+        sampling: Callable[[int, int], Sampler] = PoissonSampler,
+        adjacency: str = "zero-out",
+    ) -> "Plan":
+        """The plan with the least noise that meets the target; with a ledger, after all that it already holds.
+
+        Targets and adjacency are the ledger's where one is given.
+        """
+        if ledger is not None:
+            target_epsilon = ledger.terms.target_epsilon if target_epsilon is None else target_epsilon
+            target_delta = ledger.terms.target_delta if target_delta is None else target_delta
+            adjacency = ledger.terms.adjacency
+            if target_delta != ledger.terms.target_delta:
+                raise ValueError(f"the ledger was opened at δ={ledger.terms.target_delta!r}, not {target_delta!r}")
+        if target_epsilon is None or target_delta is None:
+            raise ValueError("give target_epsilon and target_delta, or a ledger that has them")
+        check_delta_against_n(target_delta, n)
+        sampler = sampling(n, expected_batch_size)
+        steps = steps_for(epochs, n, expected_batch_size)
+        sigma = calibration.noise_multiplier(
+            lambda sigma: Repeated(sampler.event(sigma), steps),
+            target_epsilon,
+            target_delta,
+            adjacency,
+            price_of=None if ledger is None else ledger.epsilon_if,
+        )
+        return cls(sampler, l2_clip, sigma, steps)
+
+    @property
+    def step_event(self) -> Event:
+        return self.sampler.event(self.noise_multiplier)
+
+    @property
+    def event(self) -> Event:
+        return Repeated(self.step_event, self.steps)
+
+    def epsilon(self, delta: float, adjacency: str = "zero-out") -> float:
+        """ε of this plan alone; a ledger's ε covers the whole workflow."""
+        return cost(self.event, delta, adjacency).epsilon
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "sampling": sampler_to_json(self.sampler),
+            "l2_clip": self.l2_clip,
+            "noise_multiplier": self.noise_multiplier,
+            "steps": self.steps,
+        }
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "Plan":
+        return cls(
+            sampler_from_json(document["sampling"]),
+            document["l2_clip"],
+            document["noise_multiplier"],
+            document["steps"],
+        )

@@ -1,0 +1,93 @@
+"""A run is a folder: weights, plan, ledger, metrics, statement; what must not leave the machine is in RUN/private."""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from sordino.budget.ledger_file import write_durably
+
+
+class RunError(ValueError):
+    """A run folder that does not allow what was asked."""
+
+
+class Run:
+    """Paths and durable files of one run."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.private = self.folder / "private"
+        self.ledger = self.folder / "ledger.json"
+        self.model = self.folder / "model.safetensors"
+        self.checkpoint = self.folder / "checkpoint.safetensors"
+
+    @classmethod
+    def create(cls, folder: str | Path | None, name: str) -> "Run":
+        """A new folder, or an existing empty one; without a folder one is made under runs/."""
+        if folder is None:
+            stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+            folder = Path("runs") / f"{name}-{stamp}-{secrets.token_hex(3)}"
+        run = cls(folder)
+        if run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
+            raise RunError(f"{run.folder} exists and is not an unfinished run: choose another folder with --out")
+        run.folder.mkdir(parents=True, exist_ok=True)
+        run.private.mkdir(mode=0o700)
+        os.chmod(run.private, 0o700)  # whatever the umask is
+        return run
+
+    @property
+    def started(self) -> bool:
+        return (self.folder / "run.json").is_file()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the run: two processes that train it at once would step on each other's checkpoints."""
+        self.private.mkdir(mode=0o700, exist_ok=True)
+        try:
+            with FileLock(self.private / "lock", timeout=0):
+                yield
+        except Timeout:
+            raise RunError(f"another process is training {self.folder}: wait for it or stop it") from None
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        write_durably(self.folder / name, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RunError(f"{self.folder} is not a run of sordino: it has no {name}") from None
+        except (OSError, ValueError, RecursionError):
+            raise RunError(f"{path} cannot be read: it is damaged or not a file of sordino") from None
+        if not isinstance(content, dict):
+            raise RunError(f"{path} cannot be read: it is damaged or not a file of sordino")
+        return content
+
+    def write_private(self, name: str, content: Mapping[str, Any]) -> None:
+        write_durably(self.private / name, json.dumps(content).encode(), mode=0o600)
+
+    def write_text(self, name: str, content: str) -> None:
+        write_durably(self.folder / name, content.encode())
+
+    def write_tensors(self, path: Path, tensors: dict[str, Tensor], facts: Mapping[str, str]) -> None:
+        write_durably(path, save({name: value.contiguous() for name, value in tensors.items()}, dict(facts)))
+
+    def read_tensors(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+        try:
+            with safe_open(path, framework="pt") as file:
+                return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+        except FileNotFoundError:
+            raise RunError(f"{path} is missing") from None
+        except (OSError, SafetensorError) as problem:
+            raise RunError(f"{path} cannot be read ({type(problem).__name__}): it is damaged") from None

@@ -1,0 +1,26 @@
+"""Arithmetic that plans share and that needs no model: epochs in steps, δ against n."""
+
+import math
+import warnings
+
+from sordino.budget.events import check_delta
+
+
+def steps_for(epochs: float, n: int, expected_batch_size: int) -> int:
+    """Steps that make so many passes over the data in expectation."""
+    if not (isinstance(epochs, int | float) and 0 < epochs < math.inf):
+        raise ValueError(f"epochs must be a positive finite number, not {epochs!r}")
+    if n < 1 or expected_batch_size < 1:
+        raise ValueError(f"n and the batch size must be at least 1, not {n} and {expected_batch_size}")
+    # A quotient that is whole but for rounding is whole: 40 epochs of 10 steps are 400, never 401.
+    exact = epochs * n / expected_batch_size
+    return max(1, round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.ceil(exact))
+
+
+def check_delta_against_n(delta: float, n: int) -> None:
+    """δ above 1/n would allow publishing somebody's record outright, at random: say so."""
+    check_delta(delta)
+    if n > 0 and delta > 1 / n:
+        warnings.warn(
+            f"δ={delta:g} is above 1/n={1 / n:.3g}: it would permit revealing a record outright", stacklevel=3
+        )
