@@ -6,7 +6,6 @@ A chain of hashes over terms and entries finds damage and truncation by accident
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ def read(path: Path) -> dict[str, Any]:
     """The terms, plan and entries of a file, or LedgerError with what to do."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+        chain = _chain(document) if isinstance(document, dict) and isinstance(document.get("entries"), list) else None
     except FileNotFoundError:
         raise LedgerError(f"there is no ledger at {path}") from None
     except (OSError, ValueError, RecursionError) as problem:
@@ -35,7 +35,7 @@ def read(path: Path) -> dict[str, Any]:
         raise LedgerError(f"{path} is not a ledger of sordino")
     if document.get("version") != VERSION:
         raise LedgerError(f"{path} is a ledger of version {document.get('version')!r}; this sordino reads {VERSION}")
-    if not isinstance(document.get("entries"), list) or _chain(document) != document.get("chain"):
+    if chain is None or chain != document.get("chain"):
         raise LedgerError(f"the ledger {path} is damaged (its hashes do not match): restore it from a backup")
     return document
 
@@ -47,19 +47,20 @@ def write(path: Path, content: dict[str, Any]) -> None:
     write_durably(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode())
 
 
+def partial_of(path: Path) -> Path:
+    """Where a file is written before it takes its name; a crash may leave it, and the next write takes it over."""
+    return path.with_name(f".{path.name}.partial")
+
+
 def write_durably(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file so that after a crash either the old or the new content is there in full."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write a file so that after a crash either the old or the new content is there in full (one writer at a time)."""
+    partial = partial_of(path)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -58,9 +58,11 @@ def ledger(
 def run(arguments: list[str] | None = None) -> None:
     """Entry point of the `sordino` command."""
     logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting reports Rényi orders it leaves out
-    warnings.showwarning = _show_warning
     try:
-        sys.exit(app(args=arguments, standalone_mode=False) or 0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", UserWarning)
+            warnings.showwarning = _show_warning
+            sys.exit(app(args=arguments, standalone_mode=False) or 0)
     except TyperException as problem:
         _fail(problem.format_message())
     except Abort:

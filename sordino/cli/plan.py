@@ -3,13 +3,13 @@
 import json
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.budget import Event, PoissonGaussian, Repeated, calibration, cost, rdp
-from sordino.budget.events import check_adjacency, check_delta
-from sordino.training.steps import check_delta_against_n, steps_for
+# Accountants take a second to import: commands that need none should not wait for them.
+if TYPE_CHECKING:
+    from sordino.budget import Event
 
 
 class Accountant(StrEnum):
@@ -45,6 +45,10 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Solve for the third of noise multiplier, ε, and epochs or steps; give exactly two."""
+    from sordino.budget import PoissonGaussian, Repeated, calibration
+    from sordino.budget.events import check_delta
+    from sordino.budget.steps import check_delta_against_n, steps_for
+
     if epochs is not None and steps is not None:
         raise typer.BadParameter("give --epochs or --steps, not both")
     given = [noise_multiplier is not None, epsilon is not None, epochs is not None or steps is not None]
@@ -58,7 +62,7 @@ def plan(
     if steps is None and epochs is not None:
         steps = steps_for(epochs, n, batch)
 
-    def event(sigma: float, count: int) -> Event:
+    def event(sigma: float, count: int) -> "Event":
         return Repeated(PoissonGaussian(rate, sigma), count)
 
     match noise_multiplier, steps, epsilon:
@@ -73,7 +77,10 @@ def plan(
     typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
 
 
-def _price(accountant: Accountant | None, delta: float, adjacency: str, conversion: str) -> Callable[[Event], float]:
+def _price(accountant: Accountant | None, delta: float, adjacency: str, conversion: str) -> Callable[["Event"], float]:
+    from sordino.budget import cost, rdp
+    from sordino.budget.events import check_adjacency
+
     relation = check_adjacency(adjacency)
     match accountant:
         case Accountant.RDP:
@@ -93,8 +100,10 @@ def _required(value: float | None) -> float:
 
 
 def _answer(
-    event: Event, price: Callable[[Event], float], accountant: Accountant | None, delta: float, adjacency: str
+    event: "Event", price: Callable[["Event"], float], accountant: Accountant | None, delta: float, adjacency: str
 ) -> dict[str, Any]:
+    from sordino.budget import cost
+
     both = cost(event, delta, adjacency)
     return {
         "epsilon": price(event),

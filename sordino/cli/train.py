@@ -50,8 +50,9 @@ def predict(
 ) -> None:
     """Print the class of each example in a file, one a line."""
     from sordino.data import read_examples
-    from sordino.training.train import classify
+    from sordino.training.train import classify, request_of
 
+    request_of(run)  # a wrong folder is the likelier mistake: say it before a large file is read
     classes = classify(run, read_examples(file))
     typer.echo(
         json.dumps({"run": str(run), "predictions": classes}, ensure_ascii=False) if as_json else "\n".join(classes)
@@ -63,14 +64,19 @@ def _train(request: "Request", out: Path | None, as_json: bool) -> None:
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[spent]}"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=False) as progress:
-        task = progress.add_task("training", total=None, spent="")
+    progress = Progress(*columns, console=console)
+    task = progress.add_task("training", total=None, spent="")
 
-        def show(done: int, total: int, epsilon: float) -> None:
-            spent = f"step {done:,}/{total:,}  ε {epsilon:.3f} of {request.epsilon:g}"
-            progress.update(task, completed=done, total=total, spent=spent)
+    def show(done: int, total: int, epsilon: float) -> None:
+        progress.start()  # only now: until the first step there may be an error to show instead
+        spent = f"step {done:,}/{total:,}  ε {epsilon:.3f} of {request.epsilon:g}"
+        progress.update(task, completed=done, total=total, spent=spent)
 
+    try:
         result = train_run(request, out, on_progress=show, say=console.print)
+    finally:
+        if progress.live.is_started:
+            progress.stop()
     typer.echo(json.dumps(result, ensure_ascii=False) if as_json else _in_words(result))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from sordino.budget.ledger_file import partial_of
 from sordino.budget.statement import versions
 from sordino.mechanisms.streams import Streams, bound_streams, data_tag, new_secret, secret_from_seed
 from sordino.training.dpsgd import Momentum, Trainee
@@ -72,7 +73,8 @@ def exists(run: Run) -> bool:
 
 def end(run: Run) -> None:
     """Delete the key: nobody can repeat or peel off the noise of a finished run."""
-    (run.private / _FILE).unlink(missing_ok=True)
+    for path in (run.private / _FILE, partial_of(run.private / _FILE)):
+        path.unlink(missing_ok=True)
 
 
 def environment() -> dict[str, Any]:

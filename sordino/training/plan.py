@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.budget import Event, Ledger, Repeated, calibration, cost
+from sordino.budget.steps import check_delta_against_n, steps_for
 from sordino.data.samplers import PoissonSampler, Sampler, sampler_from_json, sampler_to_json
-from sordino.training.steps import check_delta_against_n, steps_for
 
 
 @dataclass(frozen=True)

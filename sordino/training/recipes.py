@@ -19,8 +19,8 @@ Features = Callable[[Any], NDArray[np.float32]]
 class LinearRecipe:
     """A linear classifier on simple public features.
 
-    Learning rate, clip and batch were chosen on a held-out tenth of Fashion-MNIST's training images, which stands in
-    as public data; for Fashion-MNIST itself they count as tuned on it.
+    Learning rate, clip and batch were chosen on 10,000 held-out training images of Fashion-MNIST, with 1,000 to 50,000
+    others to train on, which stand in as public data; for Fashion-MNIST itself they count as tuned on it.
     """
 
     sample_rate: float = 4096 / 60000
@@ -33,8 +33,10 @@ class LinearRecipe:
     def expected_batch_size(self, n: int) -> int:
         return min(n, max(self.least_batch, round(self.sample_rate * n)))
 
-    def optimiser(self) -> Momentum:
-        return Momentum(self.learning_rate, self.momentum)
+    def optimiser(self, n: int, epsilon: float) -> Momentum:
+        """Fewer records or a smaller ε mean more noise a step: the learning rate shrinks in proportion."""
+        share = min(1.0, (n / 60_000) * (epsilon / 3))
+        return Momentum(self.learning_rate * share, self.momentum)
 
     def features(self, facts: Facts) -> Features:
         """A fixed function of one example, from public facts alone."""

@@ -1,7 +1,6 @@
 """A run is a folder: weights, plan, ledger, metrics, statement; what must not leave the machine is in RUN/private."""
 
 import json
-import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,18 +31,26 @@ class Run:
         self.checkpoint = self.folder / "checkpoint.safetensors"
 
     @classmethod
+    def at(cls, folder: str | Path) -> "Run":
+        """The run in this folder, to begin or to go on with."""
+        run = cls(folder)
+        run.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return run
+
+    @classmethod
     def create(cls, folder: str | Path | None, name: str) -> "Run":
-        """A new folder, or an existing empty one; without a folder one is made under runs/."""
+        """A new folder, or an existing one without content; without a folder one is made under runs/."""
         if folder is None:
             stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
             folder = Path("runs") / f"{name}-{stamp}-{secrets.token_hex(3)}"
-        run = cls(folder)
-        if run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
-            raise RunError(f"{run.folder} exists and is not an unfinished run: choose another folder with --out")
-        run.folder.mkdir(parents=True, exist_ok=True)
-        run.private.mkdir(mode=0o700)
-        os.chmod(run.private, 0o700)  # whatever the umask is
-        return run
+        cls(folder).check_free()
+        return cls.at(folder)
+
+    def check_free(self) -> None:
+        """Refuse a place where something else lies already."""
+        taken = self.folder.exists() and not self.folder.is_dir()
+        if taken or (self.folder.exists() and any(not _ours(path) for path in self.folder.iterdir())):
+            raise RunError(f"{self.folder} exists and is not an unfinished run: choose another folder with --out")
 
     @property
     def started(self) -> bool:
@@ -91,3 +98,8 @@ class Run:
             raise RunError(f"{path} is missing") from None
         except (OSError, SafetensorError) as problem:
             raise RunError(f"{path} cannot be read ({type(problem).__name__}): it is damaged") from None
+
+
+def _ours(path: Path) -> bool:
+    """What a run that was killed in its first moment leaves behind."""
+    return path.name == "private" or path.suffix == ".partial"

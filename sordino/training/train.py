@@ -12,15 +12,15 @@ from torch import Tensor
 
 from sordino.budget import Ledger
 from sordino.budget.calibration import check_target
+from sordino.budget.events import check_delta
 from sordino.budget.statement import as_text
+from sordino.budget.steps import check_delta_against_n
 from sordino.data import DataError, Dataset, Facts, load
-from sordino.training import continuity
-from sordino.training.fit import fit
+from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier, predict
 from sordino.training.plan import Plan
 from sordino.training.recipes import recipe
 from sordino.training.run import Run, RunError
-from sordino.training.steps import check_delta_against_n
 
 # steps done, steps in all, ε drawn so far
 Progress = Callable[[int, int, float], None]
@@ -46,9 +46,12 @@ def train(
     """Train, or go on with the unfinished run in `out`; returns the result that `sordino train --json` prints."""
     check_target(request.epsilon)
     chosen = recipe(request.recipe)
+    check_delta(request.delta)
     run = Run(out) if out is not None and Run(out).started else None
     if run is not None:
         _check_same_request(run, request)
+    elif out is not None:
+        Run(out).check_free()
     dataset = load(request.dataset)
     _check_trainable(dataset)
     check_delta_against_n(request.delta, len(dataset.train))
@@ -75,8 +78,8 @@ def train(
     def report(done: int, total: int) -> None:
         on_progress(done, total, ledger.epsilon())
 
-    trained = fit(run, plan, trainee, chosen.optimiser(), ledger, seed=request.seed, on_progress=report)
-    run.write_tensors(run.model, trainee.parameters, {})
+    optimiser = chosen.optimiser(plan.sampler.n, request.epsilon)
+    trained = fit(run, plan, trainee, optimiser, ledger, seed=request.seed, on_progress=report)
     accuracy = _accuracy(trainee.parameters, features(dataset.test.x), dataset.test.y)
     return _finish(run, request, plan, ledger, dataset, accuracy, trained)
 
@@ -155,8 +158,6 @@ def _finish(
     run.write_json("statement.json", statement)
     run.write_text("statement.txt", as_text(statement))
     run.write_json("run.json", _description(request, plan, dataset.facts, "finished"))
-    run.checkpoint.unlink(missing_ok=True)
-    continuity.end(run)
     return result
 
 

@@ -5,6 +5,7 @@ never drawn more than the ledger says, and loses at most one block of work.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 from torch import Tensor
 
@@ -34,12 +35,19 @@ def fit(
 ) -> int:
     """Train the plan's steps, going on from the run's checkpoint if there is one; returns the steps trained.
 
-    That number is below the plan's only if steps were lost to a change of environment and had to be charged twice.
+    That number is below the plan's only if steps were lost to a change of environment and had to be charged twice. At
+    the end the weights are in the run's folder and the key of the noise is deleted; calling again loads the weights.
     """
     if len(trainee.data()[0]) != plan.sampler.n:
         raise RunError(f"the plan is for n={plan.sampler.n} records, the data has {len(trainee.data()[0])}")
     with run.alone():
-        return _fit(run, plan, trainee, optimiser, ledger, what, part, seed, checkpoint_every, on_progress)
+        if not run.model.exists():
+            done = _fit(run, plan, trainee, optimiser, ledger, what, part, seed, checkpoint_every, on_progress)
+            run.write_tensors(run.model, trainee.parameters, {"steps": str(done)})
+        run.checkpoint.unlink(missing_ok=True)
+        continuity.end(run)
+    trainee.parameters, facts = run.read_tensors(run.model)
+    return _steps(facts, "steps", run.model)
 
 
 def _fit(
@@ -107,7 +115,11 @@ def _restore(run: Run, trainee: Trainee, optimiser: Momentum) -> tuple[dict[str,
     for name, value in state.items():
         kind, _, parameter = name.partition(".")
         (trainee.parameters if kind == "parameter" else velocity)[parameter] = value
+    return velocity, _steps(facts, "done", run.checkpoint)
+
+
+def _steps(facts: dict[str, str], name: str, path: Path) -> int:
     try:
-        return velocity, int(facts["done"])
+        return int(facts[name])
     except (KeyError, ValueError):
-        raise RunError(f"{run.checkpoint} is damaged: it does not say how many steps it holds") from None
+        raise RunError(f"{path} is damaged: it does not say how many steps it holds") from None

@@ -1,0 +1,82 @@
+"""`sordino plan`: the third of three, as published."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+SETTING = ("plan", "--n", 50_000, "--batch", 1024, "--delta", 1e-5)
+
+
+def test_epsilon_from_noise_and_steps(sordino: Callable[..., Any]) -> None:
+    answer = sordino(*SETTING, "--noise-multiplier", 1.54, "--steps", 1440, "--json").json
+    assert answer["epsilon"] == answer["epsilon_pld"] == pytest.approx(2.365, rel=5e-3)
+    assert answer["epsilon_rdp"] == pytest.approx(2.585, rel=5e-3)
+    assert (answer["accountant"], answer["steps"], answer["sample_rate"]) == ("pld", 1440, 0.02048)
+    assert (answer["delta"], answer["noise_multiplier"]) == (1e-5, 1.54)
+
+
+@pytest.mark.parametrize(("accountant", "conversion", "epsilon"), [("rdp", "new", 2.585), ("rdp-classic", "old", 3.0)])
+def test_other_accountants(sordino: Callable[..., Any], accountant: str, conversion: str, epsilon: float) -> None:
+    options = ("--accountant", accountant, "--conversion", conversion)
+    answer = sordino(*SETTING, "--noise-multiplier", 1.54, "--steps", 1440, *options, "--json").json
+    assert answer["epsilon"] == pytest.approx(epsilon, rel=5e-3)
+    assert answer["accountant"] == accountant
+
+
+def test_noise_from_epsilon_and_epochs_and_back(sordino: Callable[..., Any]) -> None:
+    solved = sordino(*SETTING, "--epsilon", 3, "--epochs", 30, "--json").json
+    assert 2.997 <= solved["epsilon"] <= 3
+    back = sordino(*SETTING, "--epsilon", 3, "--noise-multiplier", solved["noise_multiplier"], "--json").json
+    assert back["steps"] >= solved["steps"]
+    assert back["steps"] == pytest.approx(solved["steps"], rel=2e-3)
+
+
+def test_poisson_under_replace_one_has_pld_only(sordino: Callable[..., Any]) -> None:
+    options = ("--noise-multiplier", 4, "--steps", 100, "--adjacency", "replace-one")
+    answer = sordino(*SETTING, *options, "--json").json
+    assert answer["epsilon_rdp"] is None
+    zero_out = sordino(*SETTING, "--noise-multiplier", 4, "--steps", 100, "--json").json
+    assert answer["epsilon"] > zero_out["epsilon"]
+    refused = sordino(*SETTING, *options, "--accountant", "rdp")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+
+
+def test_words_for_people(sordino: Callable[..., Any]) -> None:
+    outcome = sordino(*SETTING, "--noise-multiplier", 1.54, "--epochs", 30)
+    assert "ε                 2.38" in outcome.out
+    assert "1,465 (30 epochs)" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--epsilon", 3), "exactly two"),
+        (("--epsilon", 3, "--steps", 10, "--noise-multiplier", 1), "exactly two"),
+        (("--epsilon", 3, "--steps", 10, "--epochs", 1), "not both"),
+        (("--epsilon", -3, "--steps", 10), "positive"),
+        (("--noise-multiplier", 0, "--steps", 10), "noise_multiplier"),
+        (("--noise-multiplier", "inf", "--steps", 10), "noise_multiplier"),
+        (("--noise-multiplier", 1, "--steps", -1), "count"),
+        (("--noise-multiplier", 1, "--epochs", "nan"), "epochs"),
+        (("--noise-multiplier", 1e-3, "--epsilon", 1), "even one step"),
+        (("--noise-multiplier", 1, "--steps", 1, "--accountant", "magic"), "magic"),
+    ],
+)
+def test_bad_plans_get_one_line(sordino: Callable[..., Any], options: Any, words: str) -> None:
+    outcome = sordino(*SETTING, *options)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert words in outcome.err
+
+
+def test_sizes_that_cannot_be(sordino: Callable[..., Any]) -> None:
+    for n, batch in ((0, 1), (10, 0), (10, 11)):
+        outcome = sordino("plan", "--n", n, "--batch", batch, "--delta", 1e-5, "--epsilon", 1, "--epochs", 1)
+        assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+
+
+def test_a_large_delta_is_warned_about(sordino: Callable[..., Any]) -> None:
+    outcome = sordino("plan", "--n", 100, "--batch", 10, "--delta", 0.1, "--noise-multiplier", 2, "--steps", 5)
+    assert outcome.code == 0
+    assert "warning" in outcome.err
+    assert "above 1/n" in outcome.err

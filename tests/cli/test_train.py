@@ -1,0 +1,147 @@
+"""Train, resume, predict and ledger, on small real data."""
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sordino.budget import Ledger
+from sordino.data import load
+
+TRAIN = ("train", "digits", "--epsilon", 3, "--delta", 1e-4)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    from sordino.training.train import Request, train
+
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    return folder, train(Request("digits", "linear", 3.0, 1e-4), folder)
+
+
+def test_train_prints_one_json_object_and_keeps_the_rest_aside(sordino: Callable[..., Any], tmp_path: Path) -> None:
+    outcome = sordino(*TRAIN, "--out", tmp_path / "run", "--json")
+    assert outcome.code == 0
+    result = outcome.json
+    assert {"test_accuracy", "epsilon", "delta", "n", "recipe", "accountant", "run"} <= set(result)
+    assert 2.99 < result["epsilon"] <= 3
+    assert result["test_accuracy"] > 0.6
+    assert result["n"] == len(load("digits").train)
+    assert "features of" in outcome.err
+
+
+def test_train_ends_with_accuracy_statement_and_folder(sordino: Callable[..., Any], tmp_path: Path) -> None:
+    outcome = sordino(*TRAIN, "--out", tmp_path / "run", "--seed", 4)
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert lines[0].startswith("test accuracy")
+    assert "PRIVACY STATEMENT" in lines
+    assert lines[-1] == f"run: {tmp_path / 'run'}"
+    assert "it can be predicted, so nothing here is private" in outcome.out
+
+
+def test_a_finished_run_has_everything_but_its_key(finished: tuple[Path, dict[str, Any]]) -> None:
+    folder, result = finished
+    names = {path.name for path in folder.iterdir()}
+    assert {"run.json", "ledger.json", "metrics.json", "model.safetensors", "statement.json", "statement.txt"} <= names
+    assert "checkpoint.safetensors" not in names
+    assert {path.name for path in (folder / "private").iterdir()} <= {"lock"}
+    assert stat.S_IMODE((folder / "private").stat().st_mode) == 0o700
+    assert json.loads((folder / "metrics.json").read_text())["test_accuracy"] == result["test_accuracy"]
+    ledger = Ledger.open(folder / "ledger.json")
+    assert ledger.epsilon() == result["epsilon"]
+    assert ledger.entries[0].count == ledger.entries[0].committed == result["steps"]
+    assert not ledger.adaptive
+
+
+def test_predict_agrees_with_the_reported_accuracy(
+    sordino: Callable[..., Any], finished: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, result = finished
+    test = load("digits").test
+    np.save(tmp_path / "x.npy", test.x)
+    outcome = sordino("predict", folder, tmp_path / "x.npy")
+    assert outcome.code == 0
+    predicted = np.array([int(line) for line in outcome.out.split()])
+    assert np.mean(predicted == test.y) == result["test_accuracy"]
+    as_json = sordino("predict", folder, tmp_path / "x.npy", "--json").json
+    assert [int(name) for name in as_json["predictions"]] == predicted.tolist()
+
+
+def test_predict_takes_one_picture_in_colour_or_grey(
+    sordino: Callable[..., Any], finished: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    digit = load("digits").test.x[0]
+    Image.fromarray(digit).save(tmp_path / "grey.png")
+    Image.fromarray(np.stack([digit] * 3, axis=2)).save(tmp_path / "colour.png")
+    grey, colour = (sordino("predict", finished[0], tmp_path / f"{name}.png").out for name in ("grey", "colour"))
+    assert grey == colour
+    assert grey.strip() in set("0123456789")
+
+
+def test_ledger_shows_the_statement(sordino: Callable[..., Any], finished: tuple[Path, dict[str, Any]]) -> None:
+    outcome = sordino("ledger", finished[0])
+    assert outcome.code == 0
+    assert "differentially private for" in outcome.out
+    as_json = sordino("ledger", finished[0] / "ledger.json", "--json").json
+    assert as_json["epsilon"] == finished[1]["epsilon"]
+    assert as_json["entries"][0]["what"] == "training"
+
+
+def test_a_finished_run_is_not_trained_again(
+    sordino: Callable[..., Any], finished: tuple[Path, dict[str, Any]]
+) -> None:
+    for arguments in ((*TRAIN, "--out", finished[0]), ("resume", finished[0])):
+        outcome = sordino(*arguments)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err.count("\n") == 1
+        assert "is finished" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("train", "digits", "--epsilon", 3), "--delta"),
+        (("train", "digits", "--epsilon", 0, "--delta", 1e-4), "positive"),
+        (("train", "digits", "--epsilon", "nan", "--delta", 1e-4), "positive"),
+        (("train", "digits", "--epsilon", 3, "--delta", 1), "between 0 and 1"),
+        (("train", "digits", "--epsilon", 3, "--delta", "x"), "valid number"),
+        (("train", "no-such-data", "--epsilon", 3, "--delta", 1e-4), "no-such-data"),
+        (("train", "digits", "--epsilon", 3, "--delta", 1e-4, "--recipe", "cake"), "recipes: linear"),
+        (("train", "sms-spam", "--epsilon", 3, "--delta", 1e-4), "no recipe"),
+        (("train", "digits", "--epsilon", 3, "--delta", 1e-4, "--out", __file__), "choose another folder"),
+        (("predict", "nowhere", __file__), "not a run"),
+        (("ledger", "nowhere"), "no ledger"),
+        (("resume", "nowhere"), "not a run"),
+        (("data", "path", "purchase-100"), "data get purchase-100"),
+        (("dance",), "No such command"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(
+    sordino: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Any, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = sordino(*arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("sordino: ")
+    assert outcome.err.count("\n") == 1
+    assert words in outcome.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_wrong_examples_get_one_line(
+    sordino: Callable[..., Any], finished: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    for name, content in (
+        ("a.npy", np.zeros((2, 9, 11), np.uint8)),
+        ("b.npy", np.zeros((2, 3))),
+        ("c.npy", np.ones(4)),
+    ):
+        np.save(tmp_path / name, content)
+        outcome = sordino("predict", finished[0], tmp_path / name)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)

@@ -1,0 +1,72 @@
+"""Keyed randomness: repeatable under one key, unrelated under any other."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sordino.mechanisms.streams import Stream, Streams, bound_streams, data_tag, new_secret, secret_from_seed
+
+keys = st.binary(min_size=16, max_size=16)
+places = st.tuples(st.sampled_from(Stream), st.integers(0, 2**40))
+
+
+def numbers(streams: Streams, stream: Stream, step: int, count: int = 64) -> np.ndarray:
+    return streams.generator(stream, step).integers(0, 2**63, count)
+
+
+@given(keys, places)
+def test_asking_again_gives_the_same_numbers(key: bytes, place: tuple[Stream, int]) -> None:
+    assert np.array_equal(numbers(Streams(key), *place), numbers(Streams(key), *place))
+
+
+@given(keys, st.lists(places, min_size=2, max_size=6, unique=True))
+def test_two_places_share_no_number(key: bytes, chosen: list[tuple[Stream, int]]) -> None:
+    drawn = np.concatenate([numbers(Streams(key), *place) for place in chosen])
+    assert len(np.unique(drawn)) == len(drawn)
+
+
+@given(st.lists(keys, min_size=2, max_size=4, unique=True))
+def test_two_keys_share_no_number(chosen: list[bytes]) -> None:
+    drawn = np.concatenate([numbers(Streams(key), Stream.NOISE, 0) for key in chosen])
+    assert len(np.unique(drawn)) == len(drawn)
+
+
+def test_a_long_draw_does_not_run_into_the_next_step() -> None:
+    streams = Streams(bytes(16))
+    first = streams.generator(Stream.NOISE, 0).integers(0, 2**63, 200_000)
+    second = streams.generator(Stream.NOISE, 1).integers(0, 2**63, 200_000)
+    assert len(np.intersect1d(first, second)) == 0
+
+
+def test_every_fact_changes_the_key() -> None:
+    secret, facts = new_secret(), {"plan": "a", "era": 0, "environment": {"threads": 2}}
+    base = numbers(bound_streams(secret, facts), Stream.NOISE, 0)
+    for change in ({"plan": "b"}, {"era": 1}, {"environment": {"threads": 1}}):
+        assert not np.array_equal(base, numbers(bound_streams(secret, facts | change), Stream.NOISE, 0))
+    assert np.array_equal(base, numbers(bound_streams(secret, dict(reversed(facts.items()))), Stream.NOISE, 0))
+
+
+def test_secrets_are_fresh_and_seeds_are_not() -> None:
+    assert new_secret() != new_secret()
+    assert secret_from_seed(3) == secret_from_seed(3) != secret_from_seed(4)
+
+
+def test_the_tag_of_data_needs_the_secret_and_sees_every_change() -> None:
+    rows, labels = np.arange(12.0).reshape(3, 4), np.arange(3)
+    tag = data_tag(b"s", rows, labels)
+    assert tag == data_tag(b"s", rows.copy(), labels)
+    assert tag != data_tag(b"t", rows, labels)
+    assert tag != data_tag(b"s", rows.reshape(4, 3), labels)
+    assert tag != data_tag(b"s", rows.astype(np.float32), labels)
+    changed = rows.copy()
+    changed[2, 3] += 1
+    assert tag != data_tag(b"s", changed, labels)
+
+
+def test_bad_keys_and_steps_are_refused_and_a_repr_tells_nothing() -> None:
+    with pytest.raises(ValueError, match="16 bytes"):
+        Streams(b"short")
+    with pytest.raises(ValueError, match="whole number"):
+        Streams(bytes(16)).generator(Stream.NOISE, -1)
+    assert repr(Streams(bytes(range(16)))) == "Streams(<secret>)"

@@ -1,0 +1,211 @@
+"""Interrupted runs: same weights bit for bit, nothing charged twice needlessly, nothing drawn that is not charged."""
+
+import json
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sordino.budget import Ledger
+from sordino.data.samplers import PoissonSampler
+from sordino.training import continuity, dpsgd
+from sordino.training.dpsgd import Momentum
+from sordino.training.fitting import fit
+from sordino.training.linear import LinearClassifier
+from sordino.training.plan import Plan
+from sordino.training.run import Run, RunError
+
+PLAN = Plan(PoissonSampler(120, 12), l2_clip=0.5, noise_multiplier=2.0, steps=60)
+OPTIMISER = Momentum(0.5)
+
+
+class Killed(Exception):  # noqa: N818
+    """Stands for a process that ends at once: nothing of ours catches it."""
+
+
+class Fragile(LinearClassifier):
+    """Dies when it is asked for its k-th sum."""
+
+    def __init__(self, *data: Any, dies_at: int = -1) -> None:
+        super().__init__(*data)
+        self.left = dies_at
+
+    def clipped_sum(self, *arguments: Any) -> dict[str, torch.Tensor]:
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+        return super().clipped_sum(*arguments)
+
+
+def model(dies_at: int = -1, shift: float = 0.0) -> Fragile:
+    generator = np.random.default_rng(5)
+    vectors = generator.normal(size=(120, 6)).astype(np.float32) + np.float32(shift)
+    return Fragile(vectors, generator.integers(0, 3, 120), 3, dies_at=dies_at)
+
+
+def open_ledger(run: Run, plan: Plan = PLAN) -> Ledger:
+    return Ledger(50.0, 1e-5, path=run.ledger, planned=[(plan.event, "training", "train")])
+
+
+def train(run: Run, trainee: Fragile, plan: Plan = PLAN, seed: int | None = 1, block: int = 7) -> int:
+    return fit(run, plan, trainee, OPTIMISER, open_ledger(run, plan), seed=seed, checkpoint_every=block)
+
+
+def ledger_content(run: Run) -> list[dict[str, Any]]:
+    return [asdict(replace(entry, when="-")) for entry in Ledger.open(run.ledger).entries]
+
+
+def uninterrupted(tmp_path: Path) -> tuple[Run, Fragile]:
+    run, trainee = Run.create(tmp_path / "whole", "test"), model()
+    assert train(run, trainee) == 60
+    return run, trainee
+
+
+def test_any_number_of_interruptions_end_in_the_same_weights_and_ledger(tmp_path: Path) -> None:
+    whole_run, whole = uninterrupted(tmp_path)
+    run = Run.create(tmp_path / "broken", "test")
+    for dies_at in (0, 3, 6, 7, 8, 20, 0, 13):
+        with pytest.raises(Killed):
+            train(run, model(dies_at))
+        # Never more drawn than charged: the checkpoint is behind the ledger, by a block at most.
+        assert Ledger.open(run.ledger).entries[0].count % 7 == 0
+    last = model()
+    assert train(run, last) == 60
+    assert all(torch.equal(last.parameters[name], value) for name, value in whole.parameters.items())
+    assert ledger_content(run) == ledger_content(whole_run)
+    assert Ledger.open(run.ledger).entries[0].count == 60
+
+
+def test_a_finished_run_is_loaded_and_its_key_is_gone(tmp_path: Path) -> None:
+    run, trained = uninterrupted(tmp_path)
+    assert not (run.private / "key.json").exists()
+    assert not run.checkpoint.exists()
+    again = model(dies_at=0)
+    assert train(run, again) == 60
+    assert all(torch.equal(again.parameters[name], value) for name, value in trained.parameters.items())
+    assert Ledger.open(run.ledger).entries[0].count == 60
+
+
+def test_steps_are_charged_before_they_are_drawn(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", "test")
+    seen: list[tuple[int, int]] = []
+
+    class Watching(Fragile):
+        def clipped_sum(self, *arguments: Any) -> dict[str, torch.Tensor]:
+            seen.append((len(seen) + 1, Ledger.open(run.ledger).entries[0].count))
+            return super().clipped_sum(*arguments)
+
+    data = model().data()
+    train(run, Watching(*data, 3))
+    assert len(seen) == 60
+    assert all(drawn <= charged for drawn, charged in seen)
+
+
+def test_another_plan_other_data_or_another_seed_is_refused(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", "test")
+    with pytest.raises(Killed):
+        train(run, model(20))
+    before = run.ledger.read_bytes(), run.checkpoint.read_bytes()
+    with pytest.raises(RunError, match="other data"):
+        train(run, model(shift=1e-3))
+    with pytest.raises(RunError, match="another plan"):
+        fit(run, PLAN, model(), Momentum(0.4), open_ledger(run), seed=1)
+    with pytest.raises(RunError, match="another plan"):
+        train(run, model(), seed=2)
+    with pytest.raises(ValueError, match="other terms"):
+        train(run, model(), replace(PLAN, noise_multiplier=1.9))
+    with pytest.raises(RunError, match="n=120"):
+        train(run, Fragile(*(array[:100] for array in model().data()), 3))
+    assert (run.ledger.read_bytes(), run.checkpoint.read_bytes()) == before
+    assert train(run, model()) == 60
+
+
+def test_no_two_different_releases_share_noise_whatever_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs, steps and environments A → B → A: equal noise only for the very same step with the very same sums."""
+    released: dict[bytes, set[bytes]] = {}
+    draws: list[bytes] = []
+    gaussian_noise, noisy_mean = dpsgd.gaussian_noise, dpsgd.noisy_mean
+
+    def watched_noise(*arguments: Any) -> Any:
+        noise = gaussian_noise(*arguments)
+        draws.append(noise.tobytes())
+        return noise
+
+    def watched_mean(sums: Any, *arguments: Any) -> Any:
+        draws.clear()
+        mean = noisy_mean(sums, *arguments)
+        for noise, name in zip(draws, sorted(sums), strict=True):
+            released.setdefault(noise, set()).add(sums[name].numpy().tobytes())
+        return mean
+
+    monkeypatch.setattr(dpsgd, "gaussian_noise", watched_noise)
+    monkeypatch.setattr(dpsgd, "noisy_mean", watched_mean)
+    here = continuity.environment()
+    run = Run.create(tmp_path / "run", "test")
+    # The second environment's checkpoint lies among steps that the first had drawn and lost.
+    for threads, dies_at, block in ((1, 20, 7), (2, 3, 2), (1, 12, 7), (1, 3, 7)):
+        monkeypatch.setattr(continuity, "environment", lambda threads=threads: here | {"threads": threads})
+        with pytest.raises(Killed):
+            train(run, model(dies_at), block=block)
+    trained = train(run, model())
+    assert Ledger.open(run.ledger).entries[0].count == 60
+    assert trained < 60
+    train(Run.create(tmp_path / "other", "test"), model(), seed=None)
+    train(Run.create(tmp_path / "third", "test"), model(), seed=None)
+    assert len(released) > 150
+    assert all(len(sums) == 1 for sums in released.values())
+
+
+def test_a_new_environment_charges_lost_steps_out_of_the_plans_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.create(tmp_path / "run", "test")
+    with pytest.raises(Killed):
+        train(run, model(16))  # 21 steps charged, 14 in the checkpoint
+    here = continuity.environment()
+    monkeypatch.setattr(continuity, "environment", lambda: here | {"cpu": "another"})
+    assert train(run, model()) == 53
+    assert Ledger.open(run.ledger).entries[0].count == 60
+
+
+def test_a_folder_without_its_private_part_reveals_no_noise_and_cannot_go_on(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", "test")
+    with pytest.raises(Killed):
+        train(run, model(20), seed=None)
+    assert run.private.stat().st_mode & 0o777 == 0o700
+    assert (run.private / "key.json").stat().st_mode & 0o777 == 0o600
+    key = json.loads((run.private / "key.json").read_text())
+    moved = Run(tmp_path / "moved")
+    shutil.copytree(run.folder, moved.folder, ignore=shutil.ignore_patterns("private"))
+    for path in moved.folder.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            for secret in (key["secret"], key["data"]):
+                assert secret.encode() not in content
+                assert bytes.fromhex(secret) not in content
+    with pytest.raises(RunError, match="no key"):
+        train(moved, model(), seed=None)
+
+
+def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", "test")
+    with run.alone(), pytest.raises(RunError, match="another process"):
+        train(run, model())
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "private/key.json", "ledger.json"])
+def test_damaged_files_are_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    run = Run.create(tmp_path / "run", "test")
+    with pytest.raises(Killed):
+        train(run, model(20))
+    path = run.folder / name
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="damaged") as caught:
+        train(run, model())
+    assert "\n" not in str(caught.value)
