@@ -31,7 +31,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 data: $(INSTALLED)
-	@if [ -f $(COPIES)/unpack.py ]; then mkdir -p $(CACHE) && $(BIN)/python $(COPIES)/unpack.py $(CACHE); fi
+	@if [ -f $(COPIES)/unpack.py ]; then mkdir -p "$(CACHE)" && $(BIN)/python $(COPIES)/unpack.py "$(CACHE)"; fi
 
 # Exact versions of everything, from a fresh environment; run after changing a range in pyproject.toml.
 constraints:

@@ -70,10 +70,12 @@ def _split(event: Event, delta: float, adjacency: Adjacency) -> float | None:
     others = Composed(tuple(Repeated(leaf, n) for leaf, n in counts.items() if not isinstance(leaf, pld.RDP_ONLY)))
     if not only_rdp.events or not others.events:
         return None
-    best = math.inf
-    for share in (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99):
-        known = _attempt(pld.epsilon, others, delta * (1 - share), adjacency)
+
+    def together(share: float, price) -> float:  # type: ignore[no-untyped-def]
+        known = _attempt(price, others, delta * (1 - share), adjacency)
         rest = _attempt(rdp.epsilon, only_rdp, delta * share, adjacency)
-        if known is not None and rest is not None:
-            best = min(best, known + rest)
+        return math.inf if known is None or rest is None else known + rest
+
+    share = min((0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99), key=lambda share: together(share, pld.rough_epsilon))
+    best = together(share, pld.epsilon)
     return best if best < math.inf else None

@@ -44,12 +44,14 @@ def noise_multiplier(
     def approximate(sigma: float) -> float:
         return pld.approximate_epsilon(event(sigma), delta, relation)
 
+    start, slope = 1.0, -1.5
     try:
-        # Alone, the new event costs about what is left in squares: near enough to start from.
-        start = _solve(approximate, math.sqrt(target_epsilon**2 - spent**2), 1.0, slack=0.1)
-    except UnsupportedEvent:
-        start = 1.0
-    return _solve(lambda sigma: exact(event(sigma)), target_epsilon, start, _SLACK)
+        # Alone, the new event costs about what is left in squares: near enough to start from, and as steep.
+        start = _solve(approximate, math.sqrt(target_epsilon**2 - spent**2), start, slope, slack=0.1)
+        slope = math.log(approximate(1.01 * start) / approximate(start)) / math.log(1.01)
+    except (UnsupportedEvent, ValueError, ZeroDivisionError):
+        pass
+    return _solve(lambda sigma: exact(event(sigma)), target_epsilon, start, slope, _SLACK)
 
 
 def steps(event: Callable[[int], Event], target_epsilon: float, price_of: Price, start: int = 64) -> int:
@@ -82,15 +84,15 @@ def steps(event: Callable[[int], Event], target_epsilon: float, price_of: Price,
 
 
 def check_target(target_epsilon: float) -> None:
-    if not 0 < target_epsilon < math.inf:
+    if isinstance(target_epsilon, bool | str) or not 0 < target_epsilon < math.inf:
         raise ValueError(f"the target ε must be a positive finite number, not {target_epsilon!r}")
 
 
-def _solve(price_at: Callable[[float], float], target: float, start: float, slack: float) -> float:
+def _solve(price_at: Callable[[float], float], target: float, start: float, slope: float, slack: float) -> float:
     """A σ with price in [(1 − slack)·target, target], by secants in log ε against log σ kept inside a bracket."""
     least, most = _NOISE_RANGE
     overshoots, fits = 0.0, math.inf  # the largest σ known to cost too much, the smallest known to fit
-    sigma, slope, last = start, -1.5, None
+    sigma, slope, last = start, _steepness(slope), None
     for _ in range(200):
         value = price_at(sigma)
         if value > target:
@@ -100,7 +102,7 @@ def _solve(price_at: Callable[[float], float], target: float, start: float, slac
             if value >= target * (1 - slack / 2) or fits <= overshoots * (1 + 1e-12):
                 return fits
         if last and 0 < value < math.inf and 0 < last[1] < math.inf and sigma != last[0]:
-            slope = min(max(math.log(value / last[1]) / math.log(sigma / last[0]), -10.0), -0.2)
+            slope = _steepness(math.log(value / last[1]) / math.log(sigma / last[0]))
         last = (sigma, value)
         aim = target * (1 - slack / 4)
         stride = math.log(aim / value) / slope if 0 < value < math.inf else (3.0 if value else -3.0)
@@ -112,3 +114,8 @@ def _solve(price_at: Callable[[float], float], target: float, start: float, slac
         if sigma < least:
             raise OutOfReach(f"ε={target:g} is met with next to no noise (a multiplier below {least:g})")
     return fits
+
+
+def _steepness(slope: float) -> float:
+    """d log ε / d log σ within reason: −2 where there is little noise, about −1 where there is much."""
+    return min(max(slope, -10.0), -0.2)

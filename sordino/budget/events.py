@@ -35,6 +35,9 @@ def _positive(name: str, value: float) -> None:
     # bool is an int to Python, but True is never a noise multiplier.
     if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value < math.inf):
         raise ValueError(f"{name} must be a positive finite number, not {value!r}")
+    # Squares of such numbers, a few million times over, stay far from the ends of floating point.
+    if not 1e-30 <= value <= 1e30:
+        raise ValueError(f"{name} must lie between 1e-30 and 1e30 to be priced, not {value!r}")
 
 
 def _whole(name: str, value: int, least: int) -> None:
@@ -144,7 +147,7 @@ class Repeated:
     count: int
 
     def __post_init__(self) -> None:
-        _check_event(self.event)
+        _nest(self, self.event)
         _whole("count", self.count, 0)
 
 
@@ -155,9 +158,10 @@ class Composed:
     events: tuple["Event", ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.events, tuple | list):
+            raise UnsupportedEvent(f"Composed takes a tuple of events, not {type(self.events).__name__}")
         object.__setattr__(self, "events", tuple(self.events))
-        for event in self.events:
-            _check_event(event)
+        _nest(self, *self.events)
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,7 @@ class RepeatAndSelect:
     shape: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_event(self.event)
+        _nest(self, self.event)
         _positive("mean", self.mean)
         if self.mean < 1:
             raise ValueError(f"the mean number of runs must be at least 1, not {self.mean!r}")
@@ -211,14 +215,25 @@ _NAMES: dict[str, type[Event]] = {
 _TYPES = {cls: name for name, cls in _NAMES.items()}
 
 
-def _check_event(event: object) -> None:
-    if type(event) not in _TYPES:
-        raise UnsupportedEvent(f"{type(event).__name__} is not a privacy event; use one of sordino.budget's")
+_DEEPEST = 32
+_MOST_REPETITIONS = 2**53
+
+
+def _nest(outer: object, *events: object) -> None:
+    """Check what an event is made of; its depth is bounded, so that what a ledger writes can be read and walked."""
+    for event in events:
+        if type(event) not in _TYPES:
+            raise UnsupportedEvent(f"{type(event).__name__} is not a privacy event; use one of sordino.budget's")
+    depth = 1 + max((getattr(event, "_depth", 0) for event in events), default=0)
+    if depth > _DEEPEST:
+        raise UnsupportedEvent(f"events are nested more than {_DEEPEST} deep; list them side by side in one Composed")
+    object.__setattr__(outer, "_depth", depth)
 
 
 def to_json(event: Event) -> dict[str, Any]:
     """The event as plain JSON values; `from_json` gives back an equal event."""
-    _check_event(event)
+    if type(event) not in _TYPES:
+        raise UnsupportedEvent(f"{type(event).__name__} is not a privacy event")
     return {"type": _TYPES[type(event)]} | {f.name: _value_to_json(getattr(event, f.name)) for f in fields(event)}
 
 
@@ -230,23 +245,28 @@ def _value_to_json(value: Any) -> Any:
     return "infinity" if value == math.inf else value
 
 
-def from_json(document: Any) -> Event:
+def from_json(document: Any, depth: int = 0) -> Event:
     """Rebuild an event from `to_json`'s form; anything else raises ValueError."""
+    if depth > _DEEPEST:
+        raise ValueError(f"events are nested more than {_DEEPEST} deep")
     if not isinstance(document, Mapping) or str(document.get("type")) not in _NAMES:
-        raise ValueError(f"not a privacy event: {str(document)[:80]}")
+        kind = document.get("type") if isinstance(document, Mapping) else None
+        raise ValueError(
+            f"not a privacy event: its type is {kind[:40] if isinstance(kind, str) else type(kind).__name__}"
+        )
     cls = _NAMES[document["type"]]
     expected = {f.name for f in fields(cls)}
     found = set(document) - {"type"}
     if found != expected:
         raise ValueError(f"a {document['type']} event has the fields {sorted(expected)}, found {sorted(found)}")
-    return cls(**{name: _value_from_json(document[name]) for name in expected})
+    return cls(**{name: _value_from_json(document[name], depth + 1) for name in expected})
 
 
-def _value_from_json(value: Any) -> Any:
+def _value_from_json(value: Any, depth: int) -> Any:
     if isinstance(value, list):
-        return tuple(from_json(event) for event in value)
+        return tuple(from_json(event, depth) for event in value)
     if isinstance(value, Mapping):
-        return from_json(value)
+        return from_json(value, depth)
     return math.inf if value == "infinity" else value
 
 
@@ -262,6 +282,8 @@ def leaves(event: Event) -> dict[Event, int]:
     for leaf, count in _walk(event):
         if count:
             counts[leaf] = counts.get(leaf, 0) + count
+    if any(count > _MOST_REPETITIONS for count in counts.values()):
+        raise UnsupportedEvent("an event repeated more than 2^53 times: floating point no longer counts it exactly")
     return counts
 
 

@@ -57,6 +57,8 @@ class Entry:
     planned: bool
     seeded: bool = False
     claimed: Event | None = None
+    run: str = ""
+    """The public name of the run that draws from this entry, if one does."""
 
     def __post_init__(self) -> None:
         words = (self.what, self.part, self.when)
@@ -99,8 +101,9 @@ class Terms:
 class Ledger:
     """Append-only account of privacy spending; with a path, kept in a file that other processes may spend from too.
 
-    Guarantee: everything spent on one part of the data, together, is (epsilon(), target_delta)-DP for one record under
-    the adjacency, and never above target_epsilon. Parts hold disjoint sets of records, assigned record by record.
+    Guarantee: everything spent on one part of the data, together, is (target_epsilon, target_delta)-DP for one record
+    under the adjacency; more precisely (the statement's ε, target_delta). Parts hold disjoint sets of records, assigned
+    record by record. epsilon() is what has been drawn so far: a guarantee once all that was announced has been drawn.
     """
 
     def __init__(
@@ -121,11 +124,11 @@ class Ledger:
             if self.path is not None and self.path.exists():
                 terms, plan = self.terms, self._plan
                 self._reload()
-                if terms != self.terms or (plan and plan != self._plan):
+                if terms != self.terms or plan != self._plan[: len(plan)]:  # the plan may have grown since
                     raise LedgerError(f"the ledger {self.path} was opened with other terms; use Ledger.open to go on")
                 return
             self._check_plan(self._plan)
-            self._save()
+            self._save(self._plan, ())
 
     @classmethod
     def open(cls, path: str | Path) -> "Ledger":
@@ -147,6 +150,11 @@ class Ledger:
     def adaptive(self) -> bool:
         """Whether an event was chosen after outputs about the same part of the data had been seen."""
         return any(not entry.planned for entry in self._entries)
+
+    def reload(self) -> None:
+        """Take in what other processes have spent since."""
+        with self._turn():
+            pass
 
     def parts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys([*(item.part for item in self._plan), *(entry.part for entry in self._entries)]))
@@ -174,13 +182,14 @@ class Ledger:
         *,
         seeded: bool = False,
         claimed: Event | None = None,
+        run: str = "",
     ) -> int:
         """Reserve up to `steps` repetitions of an event and return the entry's number; `raise_count` then draws them.
 
         All of them are checked against the budget here, so that a long run is refused at its start and not halfway.
         """
         with self._turn():
-            return self._enter(Entry(step, 0, steps, what, part, _now(), True, seeded, claimed))
+            return self._enter(Entry(step, 0, steps, what, part, _now(), True, seeded, claimed, run))
 
     def raise_count(self, number: int, count: int) -> Entry:
         """Record that `count` repetitions of an entry are about to have been drawn: on disk before this returns."""
@@ -194,8 +203,7 @@ class Ledger:
                     f"its count cannot become {count}"
                 )
             entry = replace(entry, count=count)
-            self._entries = (*self._entries[:number], entry, *self._entries[number + 1 :])
-            self._save()
+            self._save(self._plan, (*self._entries[:number], entry, *self._entries[number + 1 :]))
             return entry
 
     def announce(self, event: Event, what: str, part: str = "train") -> None:
@@ -205,8 +213,7 @@ class Ledger:
                 raise LedgerError("the plan is closed: an event announced now may depend on outputs; spend it instead")
             plan = (*self._plan, Planned(event, what, part))
             self._check_plan(plan)
-            self._plan = plan
-            self._save()
+            self._save(plan, self._entries)
 
     # Reading
 
@@ -256,15 +263,16 @@ class Ledger:
     def _enter(self, entry: Entry) -> int:
         asked = Planned(entry.reserved, entry.what, entry.part)
         plan = self._plan
-        if not any(item.part == entry.part for item in plan):
-            # The first event on a part is chosen before any output about its records: it is the plan for that part.
+        if self._is_planned(asked):
+            pass
+        elif not self._drawn(entry.part):
+            # The first event on a part is chosen before any output about its records: it joins the plan for that part.
             plan = (*plan, asked)
             self._check_plan(plan)
-        elif not self._is_planned(asked):
+        else:
             entry = replace(entry, planned=False)
             self._check_filter(entry)
-        self._plan, self._entries = plan, (*self._entries, entry)
-        self._save()
+        self._save(plan, (*self._entries, entry))
         return len(self._entries) - 1
 
     def _is_planned(self, asked: Planned) -> bool:
@@ -316,15 +324,17 @@ class Ledger:
 
     def _refuse_above_target(self, epsilon: float, what: str, note: str = "") -> None:
         target = self.terms.target_epsilon
-        if target is not None and epsilon > target:
+        if target is not None and not epsilon <= target:
             raise BudgetExceeded(
                 f"'{what}' would bring ε to {epsilon:.4g}{note}, above the target {target:g} at "
                 f"δ={self.terms.target_delta:g}; remaining: ε={self.remaining():.4g}. Nothing was recorded"
             )
 
-    def _save(self) -> None:
+    def _save(self, plan: tuple[Planned, ...], entries: tuple[Entry, ...]) -> None:
+        """On the disk first: what cannot be written is not in memory either."""
         if self.path is not None:
-            ledger_file.write(self.path, _to_document(self.terms, self._plan, self._entries))
+            ledger_file.write(self.path, _to_document(self.terms, plan, entries))
+        self._plan, self._entries = plan, entries
 
     def _reload(self) -> None:
         if self.path is not None:

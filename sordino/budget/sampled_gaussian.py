@@ -26,8 +26,7 @@ def _discretised(loss: GaussianPrivacyLoss, interval: float) -> pld_pmf.PLDPmf:
     bounds = loss.connect_dots_bounds()
     lower, upper = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
     deltas = hockey_stick(loss, np.arange(lower, upper + 1) * interval)
-    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, lower, upper, deltas)
-    return pmf.to_dense_pmf()  # its sparse form raises the number of points to the power of the steps, in digits
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, lower, upper, deltas)
 
 
 def hockey_stick(loss: GaussianPrivacyLoss, epsilons: Array) -> Array:

@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ NOT_COVERED = (
     "what was done to the data before this ledger was opened, or by programs that do not write to it",
     "a person with several records: ε is per record",
     "timing, memory, and the finite precision of floating-point noise",
-    "whoever can read the run's private folder while it trains",
+    "whoever can read the run's private folder while it trains, or goes on with several copies of an unfinished run",
     "the truth of what the data says about groups: privacy of a record does not hide what a population shares",
 )
 _PACKAGES = ("dp-accounting", "numpy", "scipy", "torch")
@@ -53,6 +54,9 @@ def statement(
     spent = ledger.cost(delta) if delta is not None else None
     # A planned run that stopped early may have stopped because of what it saw: only the announced ε is certain then.
     headline = ledger.cost(delta, reserved=True) if delta is not None and entries else spent
+    if headline and ledger.adaptive and ledger.terms.target_epsilon is not None:
+        # Likewise a filter: what it guarantees is the bound that was fixed in advance, not the sum that came about.
+        headline = replace(headline, epsilon=ledger.terms.target_epsilon)
     return {
         "unit": unit,
         "adjacency": ledger.terms.adjacency,
@@ -89,8 +93,8 @@ def as_text(document: Mapping[str, Any]) -> str:
         lines.append(f"Accountant: {document['accountant']} ({both}). {document['keeping']}")
         if document["epsilon_drawn"] != document["epsilon"]:
             lines.append(
-                f"Drawn so far: ε={_number(document['epsilon_drawn'])}. That smaller figure holds only if the stop did "
-                "not depend on anything the run showed."
+                f"Drawn so far: ε={_number(document['epsilon_drawn'])}. That smaller figure holds only if neither the "
+                "choice of events nor the stop depended on anything they showed."
             )
     lines += [f"Adjacency: {document['adjacency']}: {document['adjacency_in_words']}.", "", "What read the data:"]
     lines += [f"  {_entry_line(entry)}" for entry in document["entries"]] or ["  nothing"]
@@ -122,7 +126,7 @@ def _keeping(ledger: "Ledger") -> str:
     words = f"Adaptive: events were chosen along the way and summed by a Rényi filter of order {order:g}"
     if ledger.terms.target_epsilon is None:
         return f"{words}; no target was fixed, so this is a running total and not a bound announced in advance."
-    return f"{words}; the PLD figure would hold had they been planned."
+    return f"{words}, which guarantees the target; the PLD figure would hold had the events been planned."
 
 
 def _entry(entry: "Entry", ledger: "Ledger") -> dict[str, Any]:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.exceptions import Abort, TyperException
+from typer.exceptions import TyperException
 
 import sordino
 from sordino.cli import data, plan, train
+
+_INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 app = typer.Typer(
     name="sordino",
@@ -42,7 +44,7 @@ def main(
     """Train models on private data under differential privacy, and prove what was spent."""
 
 
-@app.command()
+@app.command("ledger")
 def ledger(
     run: Annotated[Path, typer.Argument(help="A run's folder, or a ledger file.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
@@ -50,8 +52,9 @@ def ledger(
     """Show what a run has spent: the privacy statement of its ledger."""
     from sordino.budget import Ledger
     from sordino.budget.statement import as_text
+    from sordino.training.train import ledger_statement
 
-    statement = Ledger.open(run / "ledger.json" if run.is_dir() else run).statement()
+    statement = ledger_statement(run) if run.is_dir() else Ledger.open(run).statement()
     typer.echo(json.dumps(statement, ensure_ascii=False) if as_json else as_text(statement), nl=as_json)
 
 
@@ -62,11 +65,12 @@ def run(arguments: list[str] | None = None) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("default", UserWarning)
             warnings.showwarning = _show_warning
-            sys.exit(app(args=arguments, standalone_mode=False) or 0)
+            code = app(args=arguments, standalone_mode=False) or 0
+        if code == _INTERRUPTED:
+            _fail("stopped; a run that was training is safe: `sordino resume` its folder to go on", code)
+        sys.exit(code)
     except TyperException as problem:
         _fail(problem.format_message())
-    except Abort:
-        _fail("stopped", code=130)
     except (ValueError, OSError) as problem:
         _fail(str(problem))
 

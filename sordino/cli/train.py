@@ -69,7 +69,7 @@ def _train(request: "Request", out: Path | None, as_json: bool) -> None:
 
     def show(done: int, total: int, epsilon: float) -> None:
         progress.start()  # only now: until the first step there may be an error to show instead
-        spent = f"step {done:,}/{total:,}  ε {epsilon:.3f} of {request.epsilon:g}"
+        spent = f"step {done:,}/{total:,}  ε ≤ {epsilon:.3f} of {request.epsilon:g}"
         progress.update(task, completed=done, total=total, spent=spent)
 
     try:

@@ -35,6 +35,9 @@ class Sampler(Protocol):
 
     def claimed(self, noise_multiplier: float) -> Event | None: ...
 
+    @property
+    def memoryless(self) -> bool: ...
+
 
 @dataclass(frozen=True)
 class _Sizes:
@@ -52,6 +55,11 @@ class _Sizes:
     @property
     def sample_rate(self) -> float:
         return self.expected_batch_size / self.n
+
+    @property
+    def memoryless(self) -> bool:
+        """Whether a step's price holds whatever key the steps before it were drawn under."""
+        return True
 
     def claimed(self, noise_multiplier: float) -> Event | None:
         """What others would charge for this sampler without proof; None where there is no such claim."""
@@ -91,6 +99,10 @@ class ShuffledSampler(_Sizes):
 
     Charged without amplification: one participation an epoch. Accounting it as Poisson, as is common, is a claim.
     """
+
+    @property
+    def memoryless(self) -> bool:
+        return False  # a new order in the middle of an epoch would let a record take part in it twice
 
     @property
     def steps_per_epoch(self) -> int:

@@ -2,30 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from sordino.data import Column, DataError
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 @dataclass(frozen=True)
 class Scaled:
-    """Vectors (n, d) with entries in [low, high] → [0, 1] times scale; entries outside are cut at the bounds."""
+    """Vectors (n, d) with entries in [low, high] → [0, 1]; entries outside are cut at the bounds."""
 
     low: float
     high: float
-    scale: float = 1.0
 
     def __call__(self, vectors: NDArray[Any]) -> NDArray[np.float32]:
         if vectors.ndim != 2:
             raise DataError(f"expected vectors (n, d), not an array of shape {vectors.shape}")
         unit = (vectors.astype(np.float32) - self.low) / (self.high - self.low)
-        return np.asarray(self.scale * np.clip(unit, 0, 1), dtype=np.float32)
+        return np.asarray(np.clip(unit, 0, 1), dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class OneHot:
 
     columns: Sequence[Column]
 
-    def __call__(self, table: "pd.DataFrame") -> NDArray[np.float32]:
+    def __call__(self, table: pd.DataFrame) -> NDArray[np.float32]:
         missing = [column.name for column in self.columns if column.name not in table]
         if missing:
             raise DataError(f"the table lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
@@ -43,7 +40,16 @@ class OneHot:
 
     def _encode(self, column: Column, values: "pd.Series[Any]") -> NDArray[Any]:
         if column.bounds is not None:
+            numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
+            _refuse_first(~np.isfinite(numbers), column, "is not a number")
             low, high = column.bounds
-            return np.clip((values.to_numpy(dtype=np.float64) - low) / (high - low), 0, 1)[:, None]
-        # A category that is not documented gets no indicator: all zeros.
-        return np.stack([(values == category).to_numpy() for category in column.categories or ()], axis=1)
+            return np.clip((numbers - low) / (high - low), 0, 1)[:, None]
+        categories = column.categories or ()
+        _refuse_first(~values.isin(categories).to_numpy(), column, f"is none of the {len(categories)} documented ones")
+        return np.stack([(values == category).to_numpy() for category in categories], axis=1)
+
+
+def _refuse_first(wrong: NDArray[np.bool_], column: Column, what: str) -> None:
+    """Name the first wrong cell by row and column, never by its value."""
+    if wrong.any():
+        raise DataError(f"row {int(wrong.argmax()) + 1}, column {column.name}: the value {what}")

@@ -34,17 +34,16 @@ def clipped_gaussian_sum(
     ledger: Ledger,
     what: str,
     part: str = "train",
-    streams: Streams | None = None,
 ) -> Array:
     """Σ of the rows, each clipped to l2_clip, plus N(0, (noise_multiplier·l2_clip)²) in every coordinate.
 
     Guarantee: one row present or zeroed out moves the sum by at most l2_clip, so the release is Gaussian with this
     noise multiplier; it is charged before the rows are read. Divide it by public numbers only.
     """
-    if not l2_clip > 0:
-        raise ValueError(f"l2_clip must be positive, not {l2_clip!r}")
-    ledger.spend(Gaussian(noise_multiplier), what, part, seeded=streams is not None)
-    generator = (streams or Streams.fresh()).generator(Stream.NOISE)
+    if not 0 < l2_clip < np.inf:
+        raise ValueError(f"l2_clip must be a positive finite number, not {l2_clip!r}")
+    ledger.spend(Gaussian(noise_multiplier), what, part)
+    generator = Streams.fresh().generator(Stream.NOISE)
     total = clip_rows(rows, l2_clip).sum(axis=0)
     return np.asarray(total + gaussian_noise(generator, total.shape, noise_multiplier * l2_clip))
 
@@ -55,7 +54,6 @@ def noisy_accuracy(
     ledger: Ledger,
     what: str,
     part: str,
-    streams: Streams | None = None,
 ) -> float:
     """The share of correct predictions on private records, with Gaussian noise on their number.
 
@@ -64,5 +62,5 @@ def noisy_accuracy(
     counts = np.asarray(correct, dtype=np.float64)[:, None]
     if len(counts) == 0:
         raise ValueError("an accuracy needs at least one record")
-    noisy = clipped_gaussian_sum(counts, 1.0, noise_multiplier, ledger, what, part, streams)
+    noisy = clipped_gaussian_sum(counts, 1.0, noise_multiplier, ledger, what, part)
     return float(np.clip(noisy[0] / len(counts), 0.0, 1.0))

@@ -6,9 +6,12 @@ get fresh randomness and are charged again, out of the plan's own steps. Other p
 """
 
 import hashlib
+import hmac
 import json
+import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +31,8 @@ class Continuity:
     """The secret of a run with all that it is bound to; `lost` counts charged steps that no model contains."""
 
     secret: str
+    run: str
+    """A public name, for the run's entry in the ledger."""
     seed: int | None
     plan: str
     data: str
@@ -37,34 +42,51 @@ class Continuity:
 
     @property
     def streams(self) -> Streams:
-        facts = {key: value for key, value in asdict(self).items() if key not in ("secret", "seed")}
+        facts = {name: getattr(self, name) for name in ("plan", "data", "environment", "era", "lost")}
         return bound_streams(bytes.fromhex(self.secret), facts)
 
 
-def start(run: Run, plan: Plan, optimiser: Momentum, trainee: Trainee, seed: int | None) -> Continuity:
-    """A new secret, on disk before anything is drawn with it; from a seed only for tests and experiments."""
+def new(plan: Plan, optimiser: Momentum, trainee: Trainee, seed: int | None) -> Continuity:
+    """A bond with a new secret, to be kept before anything is drawn; from a seed only for tests and experiments."""
     secret = new_secret() if seed is None else secret_from_seed(seed)
-    tag = data_tag(secret, *trainee.data())
-    continuity = Continuity(secret.hex(), seed, _digest(plan, optimiser), tag, environment(), era=0, lost=0)
-    run.write_private(_FILE, asdict(continuity))
-    return continuity
+    digest, tag = _digest(plan, optimiser, trainee), data_tag(secret, *trainee.data())
+    name = hmac.new(secret, f"run {digest} {tag}".encode(), hashlib.sha256).hexdigest()[:16]
+    return Continuity(secret.hex(), name, seed, digest, tag, environment(), era=0, lost=0)
+
+
+def keep(run: Run, bond: Continuity) -> None:
+    run.write_private(_FILE, asdict(bond))
 
 
 def resume(
-    run: Run, plan: Plan, optimiser: Momentum, trainee: Trainee, seed: int | None, *, charged: int, done: int
+    run: Run, before: Continuity, plan: Plan, optimiser: Momentum, trainee: Trainee, seed: int | None, *, lost: int
 ) -> Continuity:
-    """The secret of an unfinished run, if it may go on: `charged` steps are in the ledger, `done` in the checkpoint."""
-    before = _read(run)
-    if before.plan != _digest(plan, optimiser) or before.seed != seed:
-        raise RunError(f"{run.folder} was started with another plan, optimiser or seed: resuming it is refused")
+    """The bond under which an unfinished run may go on; `lost` steps are charged but not in its checkpoint."""
+    if before.plan != _digest(plan, optimiser, trainee) or before.seed != seed:
+        raise RunError(f"{run.folder} was started with another plan, optimiser, model or seed: resuming it is refused")
     if before.data != data_tag(bytes.fromhex(before.secret), *trainee.data()):
         raise RunError(f"{run.folder} was started with other data: resuming it is refused")
     if before.environment == environment():
         return before
+    if not plan.sampler.memoryless:
+        raise RunError(
+            f"{run.folder} was started in another environment (versions, threads or processor), and its batches belong "
+            "to an epoch's one order: go on in that environment, or start a new run"
+        )
     # The era keeps a return to an earlier environment from meeting its old noise again.
-    now = Continuity(before.secret, seed, before.plan, before.data, environment(), before.era + 1, lost=charged - done)
-    run.write_private(_FILE, asdict(now))
+    now = replace(before, environment=environment(), era=before.era + 1, lost=lost)
+    keep(run, now)
     return now
+
+
+def read(run: Run) -> Continuity:
+    """The bond of an unfinished run."""
+    try:
+        return Continuity(**json.loads((run.private / _FILE).read_text()))
+    except FileNotFoundError:
+        raise RunError(f"{run.private} has no key: without it the run cannot go on; start a new one") from None
+    except (OSError, ValueError, TypeError):
+        raise RunError(f"the key in {run.private} is damaged: the run cannot go on; start a new one") from None
 
 
 def exists(run: Run) -> bool:
@@ -79,24 +101,29 @@ def end(run: Run) -> None:
 
 def environment() -> dict[str, Any]:
     """Whatever may change the rounding of a step."""
+    prefixes = ("OMP_", "MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_", "ATEN_")
     return {
         "versions": versions(),
         "machine": platform.machine(),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "cpu": _processor(),
         "threads": torch.get_num_threads(),
+        "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)},
         "device": "cpu",
     }
 
 
-def _read(run: Run) -> Continuity:
+def _processor() -> list[str]:
+    """Its capability as torch sees it, and its model: kernels are chosen by both."""
     try:
-        return Continuity(**json.loads((run.private / _FILE).read_text()))
-    except FileNotFoundError:
-        raise RunError(f"{run.private} has no key: without it the run cannot go on; start a new one") from None
-    except (OSError, ValueError, TypeError):
-        raise RunError(f"the key in {run.private} is damaged: the run cannot go on; start a new one") from None
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = [platform.processor()]
+    kinds = ("model name", "flags", "stepping")
+    first = dict(reversed([line.split(":", 1) for line in lines if line.startswith(kinds) and ":" in line]))
+    known = hashlib.sha256(json.dumps(sorted(first.items())).encode()).hexdigest()
+    return [torch.backends.cpu.get_cpu_capability(), known]
 
 
-def _digest(plan: Plan, optimiser: Momentum) -> str:
-    text = json.dumps([plan.to_json(), optimiser.to_json()], sort_keys=True)
+def _digest(plan: Plan, optimiser: Momentum, trainee: Trainee) -> str:
+    text = json.dumps([plan.to_json(), optimiser.to_json(), trainee.facts()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -5,12 +5,15 @@ never drawn more than the ledger says, and loses at most one block of work.
 """
 
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from sordino.budget import Ledger
+from sordino.budget.ledger import Entry
 from sordino.training import continuity
+from sordino.training.continuity import Continuity
 from sordino.training.dpsgd import Momentum, Trainee, check_finite, train_steps
 from sordino.training.plan import Plan
 from sordino.training.run import Run, RunError
@@ -40,86 +43,116 @@ def fit(
     """
     if len(trainee.data()[0]) != plan.sampler.n:
         raise RunError(f"the plan is for n={plan.sampler.n} records, the data has {len(trainee.data()[0])}")
+    block = max(1, plan.steps // BLOCKS) if checkpoint_every is None else checkpoint_every
+    if block < 1:
+        raise ValueError(f"checkpoint_every must be at least 1, not {checkpoint_every}")
     with run.alone():
-        if not run.model.exists():
-            done = _fit(run, plan, trainee, optimiser, ledger, what, part, seed, checkpoint_every, on_progress)
-            run.write_tensors(run.model, trainee.parameters, {"steps": str(done)})
+        ledger.reload()
+        if run.model.exists():
+            done = _load_finished(run, plan, trainee, ledger)
+        else:
+            bond, velocity, done = _begin_or_resume(run, plan, trainee, optimiser, ledger, seed)
+            number = _entry_number(ledger, bond, plan, what, part)
+            total = plan.steps - bond.lost
+            on_progress(done, total)
+            while done < total:
+                # Blocks end at multiples of their length, so that resumed runs cut where an uninterrupted one does.
+                last = min(total, (done // block + 1) * block)
+                ledger.raise_count(number, max(ledger.entries[number].count, last + bond.lost))
+                for _ in train_steps(plan, trainee, optimiser, velocity, bond.streams, done, last):
+                    pass
+                check_finite(trainee.parameters)
+                done = last
+                _save_checkpoint(run, trainee, velocity, done)
+                on_progress(done, total)
+            facts = {"steps": done, "run": bond.run, "charged": ledger.entries[number].count}
+            run.write_tensors(run.model, trainee.parameters, facts)
         run.checkpoint.unlink(missing_ok=True)
         continuity.end(run)
-    trainee.parameters, facts = run.read_tensors(run.model)
-    return _steps(facts, "steps", run.model)
-
-
-def _fit(
-    run: Run,
-    plan: Plan,
-    trainee: Trainee,
-    optimiser: Momentum,
-    ledger: Ledger,
-    what: str,
-    part: str,
-    seed: int | None,
-    checkpoint_every: int | None,
-    on_progress: Progress,
-) -> int:
-    number = _entry_number(ledger, plan, what, part)
-    charged = 0 if number is None else ledger.entries[number].count
-    velocity, done = _restore(run, trainee, optimiser)
-    if charged == 0 and not continuity.exists(run):
-        bond = continuity.start(run, plan, optimiser, trainee, seed)
-    else:
-        bond = continuity.resume(run, plan, optimiser, trainee, seed, charged=charged, done=done)
-    if number is None:
-        claimed = plan.sampler.claimed(plan.noise_multiplier)
-        number = ledger.begin(plan.step_event, plan.steps, what, part, seeded=seed is not None, claimed=claimed)
-    if done == 0 and not trainee.parameters:
-        trainee.initialise(bond.streams)
-        velocity = optimiser.start(trainee.parameters)
-
-    total = plan.steps - bond.lost
-    block = checkpoint_every or max(1, plan.steps // BLOCKS)
-    on_progress(done, total)
-    while done < total:
-        # Blocks end at multiples of their length, so that resumed runs cut where an uninterrupted one does.
-        last = min(total, (done // block + 1) * block)
-        ledger.raise_count(number, max(charged, last + bond.lost))
-        for _ in train_steps(plan, trainee, optimiser, velocity, bond.streams, done, last):
-            pass
-        check_finite(trainee.parameters)
-        done = last
-        _save(run, trainee, velocity, done)
-        on_progress(done, total)
     return done
 
 
-def _entry_number(ledger: Ledger, plan: Plan, what: str, part: str) -> int | None:
-    """The entry that an interrupted run of this plan has opened."""
-    for number, entry in enumerate(ledger.entries):
-        if (entry.reserved, entry.what, entry.part) == (plan.event, what, part):
-            return number
-    return None
+def _begin_or_resume(
+    run: Run, plan: Plan, trainee: Trainee, optimiser: Momentum, ledger: Ledger, seed: int | None
+) -> tuple[Continuity, dict[str, Tensor], int]:
+    """The run's bond, the optimiser's velocity and the number of steps done, with the parameters at that step."""
+    checkpoint = _Checkpoint.read(run)
+    if checkpoint is None and not continuity.exists(run):
+        bond = continuity.new(plan, optimiser, trainee, seed)
+        entry = _entry_of(ledger, bond.run)
+        if entry is not None and entry.count:
+            raise RunError("the ledger already holds a run with this seed, plan and data: choose another seed")
+        continuity.keep(run, bond)
+    else:
+        known = continuity.read(run)
+        entry = _entry_of(ledger, known.run)
+        charged = 0 if entry is None else entry.count
+        done = checkpoint.done if checkpoint else 0
+        if charged < done + known.lost:
+            raise RunError(
+                f"the ledger holds {charged} steps of a run that has trained {done}: it is not this run's ledger, or "
+                "an old copy of it; restore the right one"
+            )
+        bond = continuity.resume(run, known, plan, optimiser, trainee, seed, lost=charged - done)
+    if checkpoint is None:
+        trainee.initialise(bond.streams)
+        return bond, optimiser.start(trainee.parameters), 0
+    trainee.parameters = checkpoint.parameters
+    return bond, checkpoint.velocity, checkpoint.done
 
 
-def _save(run: Run, trainee: Trainee, velocity: dict[str, Tensor], done: int) -> None:
-    # Every iterate is a release that the ledger has paid for, so checkpoints need no hiding.
+def _entry_of(ledger: Ledger, name: str) -> Entry | None:
+    return next((entry for entry in ledger.entries if entry.run == name), None)
+
+
+def _entry_number(ledger: Ledger, bond: Continuity, plan: Plan, what: str, part: str) -> int:
+    """The run's entry in the ledger, opened now if it is not there yet."""
+    entry = _entry_of(ledger, bond.run)
+    if entry is None:
+        claimed, seeded = plan.sampler.claimed(plan.noise_multiplier), bond.seed is not None
+        return ledger.begin(plan.step_event, plan.steps, what, part, seeded=seeded, claimed=claimed, run=bond.run)
+    if (entry.reserved, entry.what, entry.part) != (plan.event, what, part):
+        raise RunError(f"the ledger's entry of this run is '{entry.what}' on {entry.part}, not '{what}' on {part}")
+    return ledger.entries.index(entry)
+
+
+def _load_finished(run: Run, plan: Plan, trainee: Trainee, ledger: Ledger) -> int:
+    """The weights of a finished run, if this ledger is the one that paid for them."""
+    parameters, facts = run.read_tensors(run.model)
+    entry = _entry_of(ledger, facts.get("run", "?"))
+    if entry is None or entry.reserved != plan.event or entry.count < _whole(facts, "charged", run):
+        raise RunError(f"{run.model} was trained under another plan or ledger: what it cost is not in this one")
+    trainee.parameters = parameters
+    return _whole(facts, "steps", run)
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """Every iterate is a release that the ledger has paid for, so checkpoints need no hiding."""
+
+    parameters: dict[str, Tensor]
+    velocity: dict[str, Tensor]
+    done: int
+
+    @classmethod
+    def read(cls, run: Run) -> "_Checkpoint | None":
+        if not run.checkpoint.exists():
+            return None
+        state, facts = run.read_tensors(run.checkpoint)
+        parts: dict[str, dict[str, Tensor]] = {"parameter": {}, "velocity": {}}
+        for name, value in state.items():
+            kind, _, parameter = name.partition(".")
+            parts.setdefault(kind, {})[parameter] = value
+        return cls(parts["parameter"], parts["velocity"], _whole(facts, "done", run))
+
+
+def _save_checkpoint(run: Run, trainee: Trainee, velocity: dict[str, Tensor], done: int) -> None:
     state = {f"parameter.{name}": value for name, value in trainee.parameters.items()}
     state |= {f"velocity.{name}": value for name, value in velocity.items()}
-    run.write_tensors(run.checkpoint, state, {"done": str(done)})
+    run.write_tensors(run.checkpoint, state, {"done": done})
 
 
-def _restore(run: Run, trainee: Trainee, optimiser: Momentum) -> tuple[dict[str, Tensor], int]:
-    if not run.checkpoint.exists():
-        return {}, 0
-    state, facts = run.read_tensors(run.checkpoint)
-    velocity: dict[str, Tensor] = {}
-    for name, value in state.items():
-        kind, _, parameter = name.partition(".")
-        (trainee.parameters if kind == "parameter" else velocity)[parameter] = value
-    return velocity, _steps(facts, "done", run.checkpoint)
-
-
-def _steps(facts: dict[str, str], name: str, path: Path) -> int:
-    try:
-        return int(facts[name])
-    except (KeyError, ValueError):
-        raise RunError(f"{path} is damaged: it does not say how many steps it holds") from None
+def _whole(facts: dict[str, Any], name: str, run: Run) -> int:
+    if not isinstance(facts.get(name), int):
+        raise RunError(f"the weights in {run.folder} are damaged: they do not say how many steps they hold")
+    return int(facts[name])

@@ -4,6 +4,8 @@ The gradient of the cross-entropy of one example is the outer product of its res
 its norm is ‖[x; 1]‖·‖p − y‖: no per-example gradient is ever formed, and ‖[x; 1]‖ does not change between epochs.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,17 +13,28 @@ from torch import Tensor
 
 from sordino.mechanisms.streams import Streams
 
+_LEAST_FACTOR = 1e-20
+
 
 class LinearClassifier:
     """Multinomial logistic regression on (n, d) float32 vectors with integer labels below `classes`."""
 
     def __init__(self, vectors: NDArray[np.float32], labels: NDArray[np.int64], classes: int) -> None:
+        if vectors.ndim != 2 or labels.shape != (len(vectors),):
+            raise ValueError(f"expected vectors (n, d) and n labels, not {vectors.shape} and {labels.shape}")
+        outside = np.flatnonzero((labels < 0) | (labels >= classes))
+        if len(outside):
+            raise ValueError(f"the label of row {outside[0] + 1} is not among the {classes} classes")
         self._vectors = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
         self._labels = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
         # Squares may overflow float32; a vector that is not finite keeps a norm of infinity and contributes zero.
         self._norms = torch.linalg.vector_norm(self._vectors, dim=1, dtype=torch.float64).square().add(1).sqrt().float()
         self._classes = classes
         self.parameters: dict[str, Tensor] = {}
+
+    def facts(self) -> dict[str, Any]:
+        """What the model is, for binding a run to it."""
+        return {"model": "linear", "classes": self._classes, "width": self._vectors.shape[1]}
 
     def initialise(self, streams: Streams) -> None:
         """Start at zero: the loss is convex, so no symmetry needs breaking."""
@@ -45,7 +58,8 @@ class LinearClassifier:
         residuals[torch.arange(len(chosen)), self._labels[chosen]] -= 1
         gradient_norms = norms * torch.linalg.vector_norm(residuals, dim=1)
         factors = (l2_clip / gradient_norms).clamp(max=1)
-        usable = torch.isfinite(gradient_norms)
+        # A factor near the end of float32 would be rounded beyond use, and the clip with it.
+        usable = torch.isfinite(gradient_norms) & (factors > _LEAST_FACTOR)
         if not bool(usable.all()):
             # Zero times infinity is not zero: take unusable examples out of both factors of the product.
             inputs = torch.where(usable[:, None], inputs, 0)

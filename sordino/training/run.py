@@ -1,5 +1,6 @@
 """A run is a folder: weights, plan, ledger, metrics, statement; what must not leave the machine is in RUN/private."""
 
+import hashlib
 import json
 import secrets
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from sordino.budget.ledger_file import write_durably
+
+_FACTS = "sordino"
+_DESCRIPTION = "run.json"
 
 
 class RunError(ValueError):
@@ -34,7 +38,7 @@ class Run:
     def at(cls, folder: str | Path) -> "Run":
         """The run in this folder, to begin or to go on with."""
         run = cls(folder)
-        run.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+        run._make_private()
         return run
 
     @classmethod
@@ -46,6 +50,10 @@ class Run:
         cls(folder).check_free()
         return cls.at(folder)
 
+    def _make_private(self) -> None:
+        self.private.mkdir(parents=True, exist_ok=True)
+        self.private.chmod(0o700)  # whatever the umask is, and also if it was there before
+
     def check_free(self) -> None:
         """Refuse a place where something else lies already."""
         taken = self.folder.exists() and not self.folder.is_dir()
@@ -54,12 +62,12 @@ class Run:
 
     @property
     def started(self) -> bool:
-        return (self.folder / "run.json").is_file()
+        return (self.folder / _DESCRIPTION).is_file()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the run: two processes that train it at once would step on each other's checkpoints."""
-        self.private.mkdir(mode=0o700, exist_ok=True)
+        self._make_private()
         try:
             with FileLock(self.private / "lock", timeout=0):
                 yield
@@ -69,17 +77,21 @@ class Run:
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         write_durably(self.folder / name, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
-    def read_json(self, name: str) -> dict[str, Any]:
-        path = self.folder / name
+    def write_description(self, content: Mapping[str, Any]) -> None:
+        """run.json, sealed against accidents."""
+        self.write_json(_DESCRIPTION, {**content, "seal": _seal(content)})
+
+    def read_description(self) -> dict[str, Any]:
+        path = self.folder / _DESCRIPTION
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
+            if content.pop("seal") == _seal(content):
+                return dict(content)
         except FileNotFoundError:
-            raise RunError(f"{self.folder} is not a run of sordino: it has no {name}") from None
-        except (OSError, ValueError, RecursionError):
-            raise RunError(f"{path} cannot be read: it is damaged or not a file of sordino") from None
-        if not isinstance(content, dict):
-            raise RunError(f"{path} cannot be read: it is damaged or not a file of sordino")
-        return content
+            raise RunError(f"{self.folder} is not a run of sordino: it has no {_DESCRIPTION}") from None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            pass
+        raise RunError(f"{path} cannot be read: it is damaged or not a file of sordino")
 
     def write_private(self, name: str, content: Mapping[str, Any]) -> None:
         write_durably(self.private / name, json.dumps(content).encode(), mode=0o600)
@@ -87,19 +99,27 @@ class Run:
     def write_text(self, name: str, content: str) -> None:
         write_durably(self.folder / name, content.encode())
 
-    def write_tensors(self, path: Path, tensors: dict[str, Tensor], facts: Mapping[str, str]) -> None:
-        write_durably(path, save({name: value.contiguous() for name, value in tensors.items()}, dict(facts)))
+    def write_tensors(self, path: Path, tensors: dict[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Weights with a few facts, in one text: several would be kept in no fixed order, and bytes should repeat."""
+        content = {name: value.contiguous() for name, value in tensors.items()}
+        write_durably(path, save(content, {_FACTS: json.dumps(facts, sort_keys=True)}))
 
-    def read_tensors(self, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    def read_tensors(self, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         try:
             with safe_open(path, framework="pt") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+                # Copied into memory of torch's own: kernels round differently on tensors that a file has misaligned.
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+                return tensors, dict(json.loads((file.metadata() or {})[_FACTS]))
         except FileNotFoundError:
             raise RunError(f"{path} is missing") from None
-        except (OSError, SafetensorError) as problem:
-            raise RunError(f"{path} cannot be read ({type(problem).__name__}): it is damaged") from None
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+            raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
 
 
 def _ours(path: Path) -> bool:
     """What a run that was killed in its first moment leaves behind."""
-    return path.name == "private" or path.suffix == ".partial"
+    return path.suffix == ".partial" or (path.name == "private" and not any(path.iterdir()))
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

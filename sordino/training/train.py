@@ -1,7 +1,9 @@
 """`sordino train` as a function: a named dataset, a recipe and a budget in; a run folder out."""
 
+import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.budget import Ledger
+from sordino.budget import Ledger, Repeated, cost
 from sordino.budget.calibration import check_target
 from sordino.budget.events import check_delta
 from sordino.budget.statement import as_text
-from sordino.budget.steps import check_delta_against_n
 from sordino.data import DataError, Dataset, Facts, load
 from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier, predict
@@ -36,6 +37,47 @@ class Request:
     delta: float
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.dataset, str) and isinstance(self.recipe, str)):
+            raise ValueError("a dataset and a recipe are named by words")
+        if self.seed is not None and type(self.seed) is not int:
+            raise ValueError(f"a seed is a whole number, not {self.seed!r}")
+        check_target(self.epsilon)
+        check_delta(self.delta)
+        recipe(self.recipe)
+
+
+@dataclass(frozen=True)
+class Description:
+    """run.json: what a run was asked for, its plan, and what is public about its data."""
+
+    status: str
+    request: Request
+    plan: Plan
+    facts: Facts
+    statement: dict[str, Any]
+    """Words for the privacy statement: unit, tuning, notes."""
+
+    def write(self, run: Run) -> None:
+        settings = recipe(self.request.recipe).to_json()
+        content = {"status": self.status, "request": asdict(self.request), "recipe": settings}
+        content |= {"plan": self.plan.to_json(), "facts": self.facts.to_json(), "statement": self.statement}
+        run.write_description(content)
+
+    @classmethod
+    def read(cls, run: Run) -> "Description":
+        document = run.read_description()
+        try:
+            return cls(
+                str(document["status"]),
+                Request(**document["request"]),
+                Plan.from_json(document["plan"]),
+                Facts.from_json(document["facts"]),
+                {name: document["statement"][name] for name in ("unit", "tuning", "notes")},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise RunError(f"run.json in {run.folder} is of another version of sordino") from None
+
 
 def train(
     request: Request,
@@ -44,82 +86,102 @@ def train(
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Train, or go on with the unfinished run in `out`; returns the result that `sordino train --json` prints."""
-    check_target(request.epsilon)
     chosen = recipe(request.recipe)
-    check_delta(request.delta)
-    run = Run(out) if out is not None and Run(out).started else None
-    if run is not None:
-        _check_same_request(run, request)
+    begun = Description.read(Run(out)) if out is not None and Run(out).started else None
+    if begun is not None and out is not None:
+        _check_same_request(Run(out), begun, request)
     elif out is not None:
         Run(out).check_free()
     dataset = load(request.dataset)
     _check_trainable(dataset)
-    check_delta_against_n(request.delta, len(dataset.train))
+    n, classes = len(dataset.train), dataset.facts.classes or ()
 
-    say(f"features of {len(dataset.train):,} training and {len(dataset.test):,} test examples")
+    say(f"features of {n:,} training and {len(dataset.test):,} test examples")
     features = chosen.features(dataset.facts)
-    trainee = LinearClassifier(features(dataset.train.x), dataset.train.y, len(dataset.facts.classes or ()))
-    if run is None:
+    trainee = LinearClassifier(features(dataset.train.x), dataset.train.y, len(classes))
+    if begun is None or out is None:
         plan = Plan.calibrated(
-            n=len(dataset.train),
-            expected_batch_size=chosen.expected_batch_size(len(dataset.train)),
+            n=n,
+            expected_batch_size=chosen.expected_batch_size(n),
             epochs=chosen.epochs,
             target_epsilon=request.epsilon,
             target_delta=request.delta,
             l2_clip=chosen.l2_clip,
         )
         run = Run.create(out, request.dataset)
-        run.write_json("run.json", _description(request, plan, dataset.facts, "training"))
+        begun = Description("training", request, plan, dataset.facts, _words(request, dataset))
+        begun.write(run)
     else:
-        plan = Plan.from_json(run.read_json("run.json")["plan"])
-        say(f"going on with the unfinished run in {run.folder}")
+        run, plan = Run.at(out), begun.plan
+        if not run.ledger.exists() and (run.checkpoint.exists() or run.model.exists()):
+            raise RunError(f"{run.folder} has weights but no ledger: what they cost is lost; restore ledger.json")
+    say(f"run folder: {run.folder}")
     ledger = Ledger(request.epsilon, request.delta, path=run.ledger, planned=[(plan.event, "training", "train")])
 
     def report(done: int, total: int) -> None:
-        on_progress(done, total, ledger.epsilon())
+        on_progress(done, total, _epsilon_within(plan, done, request.delta))
 
-    optimiser = chosen.optimiser(plan.sampler.n, request.epsilon)
-    trained = fit(run, plan, trainee, optimiser, ledger, seed=request.seed, on_progress=report)
+    trained = fit(
+        run, plan, trainee, chosen.optimiser(n, request.epsilon), ledger, seed=request.seed, on_progress=report
+    )
     accuracy = _accuracy(trainee.parameters, features(dataset.test.x), dataset.test.y)
-    return _finish(run, request, plan, ledger, dataset, accuracy, trained)
+    return _finish(run, begun, ledger, dataset, accuracy, trained)
 
 
 def request_of(folder: str | Path) -> Request:
     """What the unfinished run in a folder was asked for."""
-    try:
-        return Request(**Run(folder).read_json("run.json")["request"])
-    except (KeyError, TypeError):
-        raise RunError(f"{folder} does not say what it was asked for: run.json is damaged") from None
+    return Description.read(Run(folder)).request
+
+
+def ledger_statement(folder: str | Path) -> dict[str, Any]:
+    """The privacy statement of a run as its ledger stands now."""
+    run = Run(folder)
+    ledger = Ledger.open(run.ledger)
+    return ledger.statement(**Description.read(run).statement) if run.started else ledger.statement()
 
 
 def classify(folder: str | Path, examples: Any) -> list[str]:
     """The class of each example by the model of a finished run."""
     run = Run(folder)
-    document = run.read_json("run.json")
-    if document.get("status") != "finished":
+    known = Description.read(run)
+    if known.status != "finished":
         raise RunError(f"the run in {run.folder} is not finished: run `sordino resume {run.folder}` first")
     parameters, _ = run.read_tensors(run.model)
-    try:
-        facts = Facts.from_json(document["facts"])
-    except (KeyError, TypeError, AttributeError):
-        raise RunError(f"{run.folder} does not say what its model was trained on: run.json is damaged") from None
-    vectors = recipe(document["request"]["recipe"]).features(facts)(_fitting(examples, facts.shape))
+    facts, classes = known.facts, known.facts.classes or ()
+    if set(parameters) != {"weight", "bias"} or len(parameters["bias"]) != len(classes):
+        raise RunError(f"{run.model} does not hold the model that run.json describes")
+    vectors = recipe(known.request.recipe).features(facts)(_fitting(examples, facts))
     if vectors.shape[1] != parameters["weight"].shape[1]:
-        expected = "×".join(map(str, facts.shape))
-        raise DataError(f"the model expects examples of shape {expected}, as in {document['request']['dataset']}")
-    classes = facts.classes or ()
+        raise DataError(f"the model expects examples of shape {facts.shape}, as in {known.request.dataset}")
     return [classes[index] for index in predict(parameters, torch.from_numpy(vectors)).argmax(dim=1).tolist()]
 
 
-def _fitting(examples: Any, shape: tuple[int, ...]) -> Any:
+def _fitting(examples: Any, facts: Facts) -> Any:
     """One example alone, or a colour picture of a grey thing, made into what the model was trained on."""
-    if not isinstance(examples, np.ndarray):
+    if facts.kind == "table":
+        if isinstance(examples, np.ndarray):
+            raise DataError("the model expects a table with named columns: .csv with a header, or .parquet")
         return examples
-    if examples.shape == shape:
+    if not isinstance(examples, np.ndarray):
+        raise DataError(f"the model expects arrays or images of shape {facts.shape}, not a table with words")
+    if examples.shape == facts.shape:
         return examples[None]
-    if examples.ndim == len(shape) + 2 and examples.shape[1:-1] == shape and examples.shape[-1] == 3:
+    if examples.shape[1:-1] == facts.shape and examples.shape[-1] == 3:
         return examples.mean(axis=-1).round().astype(examples.dtype)
+    if examples.shape[1:] != facts.shape:
+        raise DataError(f"the model expects examples of shape {facts.shape}, not {examples.shape[1:]}")
     return examples
+
+
+@lru_cache(maxsize=32)
+def _epsilon_up_to(plan: Plan, steps: int, delta: float) -> float:
+    return cost(Repeated(plan.step_event, steps), delta).epsilon
+
+
+def _epsilon_within(plan: Plan, charged: int, delta: float) -> float:
+    """ε for display: up to the next eighth of the plan, since pricing every block could take longer than training."""
+    eighth = math.ceil(plan.steps / 8)
+    return _epsilon_up_to(plan, min(plan.steps, math.ceil(charged / eighth) * eighth), delta)
 
 
 def _accuracy(parameters: dict[str, Tensor], vectors: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
@@ -127,20 +189,26 @@ def _accuracy(parameters: dict[str, Tensor], vectors: NDArray[np.float32], label
     return float(np.mean(predicted == labels))
 
 
-def _finish(
-    run: Run, request: Request, plan: Plan, ledger: Ledger, dataset: Dataset, accuracy: float, trained: int
-) -> dict[str, Any]:
+def _words(request: Request, dataset: Dataset) -> dict[str, Any]:
     notes = ["the test set is a public benchmark: its accuracy is not charged"]
-    if dataset.facts.note:
-        notes.append(dataset.facts.note)
+    notes += [dataset.facts.note] if dataset.facts.note else []
+    tuning = recipe(request.recipe).tuning(request.dataset)
+    return {"unit": dataset.facts.protected, "tuning": tuning, "notes": notes}
+
+
+def _finish(
+    run: Run, begun: Description, ledger: Ledger, dataset: Dataset, accuracy: float, trained: int
+) -> dict[str, Any]:
+    request, plan, words = begun.request, begun.plan, begun.statement
     if trained < plan.steps:
-        notes.append(f"{plan.steps - trained} steps were lost to a change of environment: charged, and in no model")
-    statement = ledger.statement(
-        unit=dataset.facts.protected,
-        tuning=f"not counted: the recipe '{request.recipe}' was fixed in advance, on other, public data",
-        notes=notes,
-    )
-    result = {
+        lost = f"{plan.steps - trained} steps were lost to a change of environment: charged, and in no model"
+        words = words | {"notes": [*words["notes"], lost]}
+    statement = ledger.statement(**words)
+    run.write_json("metrics.json", {"test_accuracy": accuracy, "n_test": len(dataset.test), "test_set": "public"})
+    run.write_json("statement.json", statement)
+    run.write_text("statement.txt", as_text(statement))
+    replace(begun, status="finished", statement=words).write(run)
+    return {
         "test_accuracy": accuracy,
         "epsilon": statement["epsilon"],
         "delta": request.delta,
@@ -154,32 +222,16 @@ def _finish(
         "sample_rate": plan.sampler.sample_rate,
         "seeded": request.seed is not None,
     }
-    run.write_json("metrics.json", {"test_accuracy": accuracy, "n_test": len(dataset.test), "test_set": "public"})
-    run.write_json("statement.json", statement)
-    run.write_text("statement.txt", as_text(statement))
-    run.write_json("run.json", _description(request, plan, dataset.facts, "finished"))
-    return result
 
 
-def _description(request: Request, plan: Plan, facts: Facts, status: str) -> dict[str, Any]:
-    return {
-        "status": status,
-        "request": asdict(request),
-        "recipe": recipe(request.recipe).to_json(),
-        "plan": plan.to_json(),
-        "facts": facts.to_json(),
-    }
-
-
-def _check_same_request(run: Run, request: Request) -> None:
-    document = run.read_json("run.json")
-    if document.get("status") == "finished":
+def _check_same_request(run: Run, begun: Description, request: Request) -> None:
+    if begun.status == "finished":
         raise RunError(f"the run in {run.folder} is finished: choose another folder with --out")
-    before = document.get("request", {})
+    before = asdict(begun.request)
     changed = [
-        f"{name} {before.get(name)!r} is now {value!r}"
+        f"{name} was {before[name]!r}, not {value!r}"
         for name, value in asdict(request).items()
-        if before.get(name) != value
+        if before[name] != value
     ]
     if changed:
         raise RunError(f"{run.folder} holds an unfinished run of another plan ({'; '.join(changed)}): refused")

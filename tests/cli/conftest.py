@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sordino.cli.main import run
+from sordino.training.train import Request, train
 
 
 @dataclass
@@ -32,3 +34,15 @@ def sordino(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(int(leaving.value.code or 0), printed.out, printed.err)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A small real run and what it reported; not to be changed."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    return folder, train(Request("digits", "linear", 3.0, 1e-4), folder)
+
+
+@pytest.fixture(scope="session")
+def finished_digits(finished_run: tuple[Path, dict[str, Any]]) -> Path:
+    return finished_run[0]

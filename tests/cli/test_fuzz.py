@@ -3,8 +3,10 @@
 import contextlib
 import io
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -81,5 +83,35 @@ def test_any_run_folder(content: object, tmp_path: Path, monkeypatch: pytest.Mon
         (folder / name).write_bytes(data)
     examples = tmp_path / "x.csv"
     examples.write_text("1,2\n3,4\n")
+    for words in (["ledger", str(folder)], ["predict", str(folder), str(examples)], ["resume", str(folder)]):
+        assert call(words) == 2
+
+
+def places(document: object, way: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+    """The way to every value inside a JSON document."""
+    items = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
+    return [way] * bool(way) + [place for key, value in items for place in places(value, (*way, key))]
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_damage_to_a_real_run(
+    data: st.DataObject, finished_digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    document = json.loads((finished_digits / "run.json").read_text())
+    *way, last = data.draw(st.sampled_from(places(document)))
+    inner = document
+    for key in way:
+        inner = inner[key]
+    inner[last] = data.draw(json_values.filter(lambda value: value != inner[last]))
+    folder = tmp_path / "run"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(finished_digits, folder)
+    (folder / "run.json").write_text(json.dumps(document))
+    examples = tmp_path / "x.npy"
+    np.save(examples, np.zeros((2, 8, 8), np.uint8))
     for words in (["ledger", str(folder)], ["predict", str(folder), str(examples)], ["resume", str(folder)]):
         assert call(words) == 2

@@ -1,8 +1,14 @@
 """Train, resume, predict and ledger, on small real data."""
 
 import json
+import shutil
+import signal
 import stat
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +18,10 @@ from PIL import Image
 
 from sordino.budget import Ledger
 from sordino.data import load
+from sordino.training import Run
+from sordino.training.train import Description
 
 TRAIN = ("train", "digits", "--epsilon", 3, "--delta", 1e-4)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    from sordino.training.train import Request, train
-
-    folder = tmp_path_factory.mktemp("cli") / "run"
-    return folder, train(Request("digits", "linear", 3.0, 1e-4), folder)
 
 
 def test_train_prints_one_json_object_and_keeps_the_rest_aside(sordino: Callable[..., Any], tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ def test_train_ends_with_accuracy_statement_and_folder(sordino: Callable[..., An
     assert "it can be predicted, so nothing here is private" in outcome.out
 
 
-def test_a_finished_run_has_everything_but_its_key(finished: tuple[Path, dict[str, Any]]) -> None:
-    folder, result = finished
+def test_a_finished_run_has_everything_but_its_key(finished_run: tuple[Path, dict[str, Any]]) -> None:
+    folder, result = finished_run
     names = {path.name for path in folder.iterdir()}
     assert {"run.json", "ledger.json", "metrics.json", "model.safetensors", "statement.json", "statement.txt"} <= names
     assert "checkpoint.safetensors" not in names
@@ -60,9 +60,9 @@ def test_a_finished_run_has_everything_but_its_key(finished: tuple[Path, dict[st
 
 
 def test_predict_agrees_with_the_reported_accuracy(
-    sordino: Callable[..., Any], finished: tuple[Path, dict[str, Any]], tmp_path: Path
+    sordino: Callable[..., Any], finished_run: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    folder, result = finished
+    folder, result = finished_run
     test = load("digits").test
     np.save(tmp_path / "x.npy", test.x)
     outcome = sordino("predict", folder, tmp_path / "x.npy")
@@ -74,29 +74,29 @@ def test_predict_agrees_with_the_reported_accuracy(
 
 
 def test_predict_takes_one_picture_in_colour_or_grey(
-    sordino: Callable[..., Any], finished: tuple[Path, dict[str, Any]], tmp_path: Path
+    sordino: Callable[..., Any], finished_run: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     digit = load("digits").test.x[0]
     Image.fromarray(digit).save(tmp_path / "grey.png")
     Image.fromarray(np.stack([digit] * 3, axis=2)).save(tmp_path / "colour.png")
-    grey, colour = (sordino("predict", finished[0], tmp_path / f"{name}.png").out for name in ("grey", "colour"))
+    grey, colour = (sordino("predict", finished_run[0], tmp_path / f"{name}.png").out for name in ("grey", "colour"))
     assert grey == colour
     assert grey.strip() in set("0123456789")
 
 
-def test_ledger_shows_the_statement(sordino: Callable[..., Any], finished: tuple[Path, dict[str, Any]]) -> None:
-    outcome = sordino("ledger", finished[0])
+def test_ledger_shows_the_statement(sordino: Callable[..., Any], finished_run: tuple[Path, dict[str, Any]]) -> None:
+    outcome = sordino("ledger", finished_run[0])
     assert outcome.code == 0
     assert "differentially private for" in outcome.out
-    as_json = sordino("ledger", finished[0] / "ledger.json", "--json").json
-    assert as_json["epsilon"] == finished[1]["epsilon"]
+    as_json = sordino("ledger", finished_run[0] / "ledger.json", "--json").json
+    assert as_json["epsilon"] == finished_run[1]["epsilon"]
     assert as_json["entries"][0]["what"] == "training"
 
 
 def test_a_finished_run_is_not_trained_again(
-    sordino: Callable[..., Any], finished: tuple[Path, dict[str, Any]]
+    sordino: Callable[..., Any], finished_run: tuple[Path, dict[str, Any]]
 ) -> None:
-    for arguments in ((*TRAIN, "--out", finished[0]), ("resume", finished[0])):
+    for arguments in ((*TRAIN, "--out", finished_run[0]), ("resume", finished_run[0])):
         outcome = sordino(*arguments)
         assert (outcome.code, outcome.out) == (2, "")
         assert outcome.err.count("\n") == 1
@@ -135,7 +135,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(
 
 
 def test_wrong_examples_get_one_line(
-    sordino: Callable[..., Any], finished: tuple[Path, dict[str, Any]], tmp_path: Path
+    sordino: Callable[..., Any], finished_run: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     for name, content in (
         ("a.npy", np.zeros((2, 9, 11), np.uint8)),
@@ -143,5 +143,37 @@ def test_wrong_examples_get_one_line(
         ("c.npy", np.ones(4)),
     ):
         np.save(tmp_path / name, content)
-        outcome = sordino("predict", finished[0], tmp_path / name)
+        outcome = sordino("predict", finished_run[0], tmp_path / name)
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+
+
+def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path) -> None:
+    arguments = ["train", "digits", "--epsilon", "3", "--delta", "1e-4", "--out", "run"]
+    command = [sys.executable, "-c", "from sordino.cli.main import run; run()"]
+    with subprocess.Popen([*command, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "run" / "private" / "lock").exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "run folder: run" in errors
+    assert errors.splitlines()[-1].startswith("sordino: stopped")
+    resumed = subprocess.run([*command, "resume", "run"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "test accuracy" in resumed.stdout
+
+
+def test_resuming_with_another_budget_is_refused(
+    sordino: Callable[..., Any], finished_run: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    shutil.copytree(finished_run[0], tmp_path / "run")
+    run = Run(tmp_path / "run")
+    replace(Description.read(run), status="training").write(run)
+    outcome = sordino("train", "digits", "--epsilon", 2, "--delta", 1e-4, "--out", tmp_path / "run")
+    assert outcome.code == 2
+    assert "another plan (epsilon was 3.0, not 2.0)" in outcome.err
+    (tmp_path / "run" / "ledger.json").unlink()
+    outcome = sordino("resume", tmp_path / "run")
+    assert outcome.code == 2
+    assert "what they cost is lost" in outcome.err

@@ -9,7 +9,6 @@ from scipy import stats
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
 from sordino.mechanisms.gaussian import clip_rows, clipped_gaussian_sum, noisy_accuracy
-from sordino.mechanisms.streams import Streams
 
 wild_rows = arrays.arrays(
     np.float64,
@@ -37,9 +36,17 @@ def test_rows_within_the_clip_are_left_alone_and_bad_ones_are_zero() -> None:
 
 def test_the_noise_is_normal_with_the_stated_deviation() -> None:
     ledger = Ledger()
-    released = clipped_gaussian_sum(np.zeros((1, 40_000)), 0.5, 3.0, ledger, "noise alone", streams=Streams(bytes(16)))
-    assert stats.kstest(released / 1.5, "norm").pvalue > 1e-3
+    released = clipped_gaussian_sum(np.zeros((1, 40_000)), 0.5, 3.0, ledger, "noise alone")
+    assert stats.kstest(released / 1.5, "norm").pvalue > 1e-6
     assert released.std() == pytest.approx(1.5, rel=0.02)
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, np.inf, np.nan])
+def test_a_clip_that_bounds_nothing_is_refused_and_charges_nothing(clip: float) -> None:
+    ledger = Ledger()
+    with pytest.raises(ValueError, match="l2_clip"):
+        clipped_gaussian_sum(np.ones((2, 2)), clip, 1.0, ledger, "x")
+    assert not ledger.entries
 
 
 def test_it_charges_before_it_looks_and_never_shares_noise() -> None:

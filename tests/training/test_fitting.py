@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sordino.budget import Ledger
-from sordino.data.samplers import PoissonSampler
+from sordino.data.samplers import PoissonSampler, ShuffledSampler
 from sordino.training import continuity, dpsgd
 from sordino.training.dpsgd import Momentum
 from sordino.training.fitting import fit
@@ -118,6 +118,8 @@ def test_another_plan_other_data_or_another_seed_is_refused(tmp_path: Path) -> N
         train(run, model(), seed=2)
     with pytest.raises(ValueError, match="other terms"):
         train(run, model(), replace(PLAN, noise_multiplier=1.9))
+    with pytest.raises(RunError, match="another plan, optimiser, model"):
+        train(run, Fragile(*model().data(), 4))
     with pytest.raises(RunError, match="n=120"):
         train(run, Fragile(*(array[:100] for array in model().data()), 3))
     assert (run.ledger.read_bytes(), run.checkpoint.read_bytes()) == before
@@ -191,6 +193,99 @@ def test_a_folder_without_its_private_part_reveals_no_noise_and_cannot_go_on(tmp
                 assert bytes.fromhex(secret) not in content
     with pytest.raises(RunError, match="no key"):
         train(moved, model(), seed=None)
+
+
+def test_a_ledger_that_lacks_what_was_drawn_is_refused(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", "test")
+    with pytest.raises(Killed):
+        train(run, model(20))
+    old = run.ledger.read_bytes()
+    with pytest.raises(Killed):
+        train(run, model(20))
+    run.ledger.write_bytes(old)  # a backup of 21 steps against a checkpoint of 28
+    with pytest.raises(RunError, match="old copy"):
+        train(run, model())
+    run.ledger.unlink()
+    with pytest.raises(RunError, match="not this run's ledger"):
+        train(run, model())
+
+
+def test_weights_are_not_given_out_with_a_ledger_that_did_not_pay_for_them(tmp_path: Path) -> None:
+    run, _ = uninterrupted(tmp_path)
+    with pytest.raises(RunError, match="another plan or ledger"):
+        fit(run, PLAN, model(), OPTIMISER, Ledger(50.0, 1e-5), seed=1)
+
+
+def test_two_runs_on_one_ledger_are_two_entries(tmp_path: Path) -> None:
+    ledger = Ledger(50.0, 1e-5, path=tmp_path / "ledger.json")
+    first, second = Run.at(tmp_path / "first"), Run.at(tmp_path / "second")
+
+    def stop_at_once(done: int, total: int) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):  # between opening its entry and its first charge
+        fit(first, PLAN, model(), OPTIMISER, ledger, on_progress=stop_at_once)
+    fit(second, PLAN, model(), OPTIMISER, Ledger.open(ledger.path))  # type: ignore[arg-type]
+    fit(first, PLAN, model(), OPTIMISER, Ledger.open(ledger.path))  # type: ignore[arg-type]
+    entries = Ledger.open(ledger.path).entries  # type: ignore[arg-type]
+    assert [entry.count for entry in entries] == [60, 60]
+    assert len({entry.run for entry in entries}) == 2
+
+
+def test_a_seeded_run_is_not_paid_for_by_its_twin(tmp_path: Path) -> None:
+    ledger = Ledger(50.0, 1e-5)
+    fit(Run.at(tmp_path / "first"), PLAN, model(), OPTIMISER, ledger, seed=1)
+    for _ in range(2):
+        with pytest.raises(RunError, match="choose another seed"):
+            fit(Run.at(tmp_path / "second"), PLAN, model(), OPTIMISER, ledger, seed=1)
+
+
+def test_shuffled_batches_stay_in_their_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = replace(PLAN, sampler=ShuffledSampler(120, 12))
+    run = Run.create(tmp_path / "run", "test")
+    with pytest.raises(Killed):
+        train(run, model(20), plan)
+    here = continuity.environment()
+    with monkeypatch.context() as patch:
+        patch.setattr(continuity, "environment", lambda: here | {"threads": 99})
+        with pytest.raises(RunError, match="another environment"):
+            train(run, model(), plan)
+    assert train(run, model(), plan) == 60
+
+
+def test_a_model_that_was_interrupted_may_be_passed_again(tmp_path: Path) -> None:
+    _, whole = uninterrupted(tmp_path)
+    run, trainee = Run.create(tmp_path / "run", "test"), model(dies_at=3)
+    with pytest.raises(Killed):
+        train(run, trainee)
+    trainee.left = -1
+    train(run, trainee)
+    assert torch.equal(trainee.parameters["weight"], whole.parameters["weight"])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_tiny_batches_resume_to_the_same_bits(tmp_path: Path, threads: int) -> None:
+    """Products with one row take other kernels, which round by how their operands lie in memory."""
+    plan = Plan(PoissonSampler(120, 2), l2_clip=0.5, noise_multiplier=2.0, steps=60)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        whole = model()
+        train(Run.create(tmp_path / "whole", "test"), whole, plan)
+        for trial in range(5):
+            run, last = Run.create(tmp_path / f"broken-{trial}", "test"), model()
+            for dies_at in (9, 5, 8, 30):
+                with pytest.raises(Killed):
+                    train(run, model(dies_at), plan, block=1 + trial)
+            train(run, last, plan)
+            assert all(torch.equal(last.parameters[name], value) for name, value in whole.parameters.items())
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_blocks_have_at_least_one_step(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="checkpoint_every"):
+        train(Run.create(tmp_path / "run", "test"), model(), block=0)
 
 
 def test_a_second_process_on_the_same_run_is_refused(tmp_path: Path) -> None:

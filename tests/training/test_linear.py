@@ -51,7 +51,7 @@ def test_sums_equal_a_naive_loop(n: int, width: int, classes: int, seed: int, cl
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 999), st.sampled_from([1e-3, 1.0, 1e4, 1e20]), st.sampled_from([0.01, 1.0]))
+@given(st.integers(0, 999), st.sampled_from([1e-3, 1.0, 1e4, 1e20, 1e37]), st.sampled_from([1e-7, 0.01, 1.0]))
 def test_one_example_moves_the_sum_by_at_most_the_clip(seed: int, scale: float, clip: float) -> None:
     model = classifier(8, 5, 3, seed, scale)
     everyone, others = model.clipped_sum(np.arange(8), clip), model.clipped_sum(np.arange(1, 8), clip)
@@ -76,6 +76,15 @@ def test_an_empty_batch_gives_zeros() -> None:
     sums = classifier(6, 4, 3, seed=1).clipped_sum(np.zeros(0, np.int64), 1.0)
     assert all(not value.any() for value in sums.values())
     assert sums["weight"].shape == (3, 4)
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_labels_outside_the_classes_are_refused_by_row(label: int) -> None:
+    labels = np.array([0, 1, label, 2])
+    with pytest.raises(ValueError, match="row 3"):
+        LinearClassifier(np.zeros((4, 2), np.float32), labels, 3)
+    with pytest.raises(ValueError, match="n labels"):
+        LinearClassifier(np.zeros((5, 2), np.float32), labels, 3)
 
 
 def test_it_starts_at_zero() -> None:

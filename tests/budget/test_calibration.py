@@ -1,0 +1,184 @@
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sordino.budget import (
+    Composed,
+    FixedSizeGaussian,
+    Gaussian,
+    Iteration,
+    Laplace,
+    Ledger,
+    NonPrivate,
+    PoissonGaussian,
+    Pure,
+    RepeatAndSelect,
+    Repeated,
+    cost,
+)
+from sordino.budget.calibration import OutOfReach, noise_multiplier, price, steps
+
+
+def check(event, target, delta=1e-5, adjacency="zero-out"):
+    """Never above the target, at most 0.1 % below, as judged by the price that is charged."""
+    sigma = noise_multiplier(event, target, delta, adjacency)
+    found = cost(event(sigma), delta, adjacency).epsilon
+    assert target * (1 - 1e-3) <= found <= target
+    return sigma
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.floats(0.02, 0.5), st.integers(1, 500), st.floats(0.1, 10), st.sampled_from([1e-5, 1e-7]))
+def test_poisson(rate, count, target, delta):
+    check(lambda s: Repeated(PoissonGaussian(rate, s), count), target, delta)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(1e-3, 1e6), st.integers(1, 10_000), st.sampled_from(["zero-out", "add-remove", "replace-one"]))
+def test_gaussian(target, count, adjacency):
+    check(lambda s: Repeated(Gaussian(s), count), target, 1e-6, adjacency)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.floats(0.01, 100), st.integers(1, 3000))
+def test_full_batch(target, count):
+    sigma = check(lambda s: Repeated(PoissonGaussian(1.0, s), count), target)
+    assert sigma == pytest.approx(noise_multiplier(lambda s: Repeated(Gaussian(s), count), target, 1e-5), rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "n", "count", "target"),
+    [
+        (4096, 60_000, 560, 3.0),  # T&B (NOTES.md §1)
+        (8192, 50_000, 360, 3.0),
+        (1024, 60_000, 1450, 1.0),
+        (1024, 50_000, 1440, 3.0),
+        (512, 60_000, 4680, 3.0),
+        (100, 60_000, 300_000, 2.11),  # PAW
+        (32, 60_000, 18_750, 0.05),  # SI
+        (1024, 1_281_167, 12_511, 71.0),  # INS Table 4
+    ],
+)
+def test_settings_of_the_papers(batch, n, count, target):
+    check(lambda s: Repeated(PoissonGaussian(batch / n, s), count), target, 1e-5)
+
+
+@pytest.mark.parametrize(("rate", "epochs"), [(0.1427, 40), (0.1665, 80), (0.2, 100)])  # LSR
+def test_large_sampling_rates(rate, epochs):
+    check(lambda s: Repeated(PoissonGaussian(rate, s), math.ceil(epochs / rate)), 2.0)
+
+
+def test_published_noise_is_found_again():
+    """σ=1.54 is ε=2.365 by PLD (NOTES.md): the way back."""
+    sigma = noise_multiplier(lambda s: Repeated(PoissonGaussian(1024 / 50_000, s), 1440), 2.365, 1e-5)
+    assert sigma == pytest.approx(1.54, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("event", "adjacency"),
+    [
+        (lambda s: Repeated(Laplace(s), 5), "zero-out"),
+        (lambda s: Iteration(10, 20, s), "replace-one"),
+        (lambda s: Repeated(FixedSizeGaussian(1000, 20, s), 50), "replace-one"),
+        (lambda s: Repeated(PoissonGaussian(0.05, s), 40), "replace-one"),
+        (lambda s: RepeatAndSelect(Repeated(PoissonGaussian(0.02, s), 100), 10.0), "zero-out"),
+        (lambda s: Composed((Gaussian(8.0), Repeated(PoissonGaussian(0.02, s), 300))), "zero-out"),
+    ],
+)
+def test_other_events(event, adjacency):
+    check(event, 2.0, 1e-5, adjacency)
+
+
+@pytest.mark.parametrize("target", [1e-3, 1e3, 1e6, 1e12])
+def test_very_small_and_very_large_targets(target):
+    check(lambda s: Repeated(PoissonGaussian(0.01, s), 100), target)
+
+
+def test_after_what_came_before():
+    before = Repeated(Gaussian(8.0), 2)
+    judged = price(1e-5, before=before)
+    sigma = noise_multiplier(lambda s: Repeated(PoissonGaussian(0.05, s), 300), 2.0, 1e-5, price_of=judged)
+    together = cost(Composed((before, Repeated(PoissonGaussian(0.05, sigma), 300))), 1e-5).epsilon
+    assert 1.998 <= together <= 2.0
+
+
+def test_calibrated_on_a_planned_ledger_fits_it():
+    ledger = Ledger(2.0, 1e-5, planned=[(Repeated(Gaussian(8.0), 2), "normalisation")])
+
+    def training(sigma):
+        return Repeated(PoissonGaussian(0.05, sigma), 300)
+
+    sigma = noise_multiplier(training, 2.0, 1e-5, price_of=ledger.epsilon_if)
+    ledger.announce(training(sigma), "training")
+    ledger.spend(Repeated(Gaussian(8.0), 2), "normalisation")
+    ledger.spend(training(sigma), "training")
+    assert 1.998 <= ledger.epsilon() <= 2.0
+    assert not ledger.adaptive
+
+
+def test_calibrated_on_a_ledger_that_has_spent_fits_it():
+    ledger = Ledger(2.0, 1e-5)
+    ledger.spend(Gaussian(8.0), "a look")
+
+    def training(sigma):
+        return Repeated(PoissonGaussian(0.05, sigma), 300)
+
+    sigma = noise_multiplier(training, 2.0, 1e-5, price_of=ledger.epsilon_if)
+    ledger.spend(training(sigma), "training")
+    assert ledger.adaptive
+    assert 1.998 <= ledger.epsilon() <= 2.0
+
+
+def test_targets_out_of_reach():
+    with pytest.raises(OutOfReach, match="nothing is left"):
+        noise_multiplier(lambda s: Gaussian(s), 1.0, 1e-5, price_of=price(1e-5, before=Gaussian(1.0)))
+    with pytest.raises(OutOfReach, match="no noise multiplier"):
+        noise_multiplier(lambda s: Composed((Gaussian(s), Pure(5.0))), 1.0, 1e-5)
+    with pytest.raises(OutOfReach, match="no noise multiplier"):
+        noise_multiplier(lambda s: Composed((Gaussian(s), NonPrivate())), 1.0, 1e-5)
+    with pytest.raises(OutOfReach, match="next to no noise"):
+        noise_multiplier(lambda s: Pure(0.1), 1.0, 1e-5)
+    with pytest.raises(OutOfReach, match="next to no noise"):
+        noise_multiplier(lambda s: Repeated(Gaussian(s), 0), 1.0, 1e-5)
+
+
+@pytest.mark.parametrize("target", [0, -1, math.inf, math.nan])
+def test_targets_are_checked(target):
+    with pytest.raises(ValueError, match="target"):
+        noise_multiplier(lambda s: Gaussian(s), target, 1e-5)
+    with pytest.raises(ValueError, match="target"):
+        steps(lambda t: Repeated(Gaussian(1.0), t), target, price(1e-5))
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.floats(0.05, 0.3), st.floats(1, 6), st.floats(0.3, 5))
+def test_steps_are_the_most_that_fit(rate, sigma, target):
+    judge = price(1e-5)
+    try:
+        count = steps(lambda t: Repeated(PoissonGaussian(rate, sigma), t), target, judge)
+    except OutOfReach:
+        assert judge(PoissonGaussian(rate, sigma)) > target
+        return
+    assert judge(Repeated(PoissonGaussian(rate, sigma), count)) <= target
+    assert judge(Repeated(PoissonGaussian(rate, sigma), count + 1)) > target
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(0.5, 500), st.floats(0.1, 10))
+def test_steps_of_a_full_batch(sigma, target):
+    judge = price(1e-6)
+    try:
+        count = steps(lambda t: Repeated(Gaussian(sigma), t), target, judge)
+    except OutOfReach:
+        assert judge(Gaussian(sigma)) > target
+        return
+    assert judge(Repeated(Gaussian(sigma), count)) <= target < judge(Repeated(Gaussian(sigma), count + 1))
+
+
+def test_steps_out_of_reach():
+    with pytest.raises(OutOfReach, match="one step"):
+        steps(lambda t: Repeated(Gaussian(0.1), t), 1.0, price(1e-5))
+    with pytest.raises(OutOfReach, match="2\\^40"):
+        steps(lambda t: Repeated(Gaussian(1e9), t), 1.0, price(1e-5))
