@@ -5,6 +5,8 @@ import warnings
 
 from sordino.budget.events import check_delta
 
+_MOST_STEPS = 2.0**53  # beyond that a float no longer counts one by one
+
 
 def steps_for(epochs: float, n: int, expected_batch_size: int) -> int:
     """Steps that make so many passes over the data in expectation."""
@@ -14,6 +16,8 @@ def steps_for(epochs: float, n: int, expected_batch_size: int) -> int:
         raise ValueError(f"n and the batch size must be at least 1, not {n} and {expected_batch_size}")
     # A quotient that is whole but for rounding is whole: 40 epochs of 10 steps are 400, never 401.
     exact = epochs * n / expected_batch_size
+    if exact > _MOST_STEPS:
+        raise ValueError(f"{epochs:g} epochs are more than 2^53 steps: give fewer")
     return max(1, round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.ceil(exact))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -49,8 +48,7 @@ def _state(entry: dict[str, Any]) -> str:
         return "not here"
     if entry["package"]:
         return f"in the package {entry['package']}"
-    folder = entry["path"].replace(str(Path.home()), "~", 1)
-    return folder if entry["complete"] else f"{folder} (partial: {entry['here']})"
+    return "here" if entry["complete"] else f"partial: {entry['here']}"
 
 
 @app.command("list")

@@ -54,8 +54,8 @@ def plan(
     given = [noise_multiplier is not None, epsilon is not None, epochs is not None or steps is not None]
     if sum(given) != 2:
         raise typer.BadParameter("give exactly two of --noise-multiplier, --epsilon, and --epochs or --steps")
-    if n < 1 or not 1 <= batch <= n:
-        raise typer.BadParameter(f"--n must be at least 1 and --batch from 1 to n, not {n} and {batch}")
+    if not (1 <= n <= 2**53 and 1 <= batch <= n):
+        raise typer.BadParameter("--n must lie between 1 and 2^53, and --batch between 1 and n")
     check_delta_against_n(delta, n)
     price = _price(accountant, check_delta(delta), adjacency.value, conversion.value)
     rate = batch / n
