@@ -13,9 +13,9 @@ import numpy as np
 from dp_accounting import gaussian_mechanism
 from dp_accounting.pld import common, pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as losses
-from scipy.special import erf, ndtr
+from scipy.special import erf
 
-from sordino.budget import rdp, sampled_gaussian
+from sordino.budget import central_limit, rdp, sampled_gaussian
 from sordino.budget.events import (
     Adjacency,
     Event,
@@ -72,6 +72,11 @@ def rough_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float | N
     return epsilon(event, delta, adjacency, fineness=1e-3, agreement=1e-2)
 
 
+def approximate_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float:
+    """ε of about the right size in no time, to start searches from: never for a guarantee."""
+    return central_limit.epsilon(_priceable(event, adjacency), delta, adjacency)
+
+
 def _priceable(event: Event, adjacency: Adjacency) -> dict[Event, int]:
     """Leaves and counts with all plain Gaussians merged into one, which is exact: 1/σ² adds up."""
     counts: dict[Event, int] = {}
@@ -111,7 +116,7 @@ def _refined(
     slow = adjacency == "replace-one" or widest > _FEW_POINTS * _LARGEST_CONNECTED_INTERVAL
     smallest = max(widest / (_FEW_POINTS if slow else _MOST_POINTS), _FINEST)
     # A grid coarser than the losses of a single event would round each of them up to a multiple of itself.
-    start = min(10 * fineness * (_first_guess(counts, delta, adjacency) or widest), widest / 4)
+    start = min(10 * fineness * (central_limit.epsilon(counts, delta, adjacency) or widest), widest / 4)
     interval = _on_ladder(max(start, smallest, _composed_range(counts, adjacency) / _MOST_POINTS))
     answer, points = _on_grid(counts, delta, adjacency, interval)
     while answer > 0:
@@ -132,49 +137,13 @@ def _on_ladder(interval: float) -> float:
     return float(2.0 ** round(math.log2(interval)))
 
 
-def approximate_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float:
-    """ε of about the right size in no time, by the central limit of Dong, Roth & Su 2019: never for a guarantee."""
-    return _first_guess(_priceable(event, adjacency), delta, adjacency)
-
-
-def _first_guess(counts: Mapping[Event, int], delta: float, adjacency: Adjacency) -> float:
-    if not counts or any(isinstance(leaf, NonPrivate) for leaf in counts):
-        return math.inf if counts else 0.0
-    with np.errstate(divide="ignore"):
-        return float(gaussian_mechanism.get_epsilon_gaussian(_precision(counts, adjacency) ** -0.5, delta))
-
-
-def _precision(counts: Mapping[Event, int], adjacency: Adjacency) -> float:
-    """1/σ² of the one Gaussian release that all of these resemble."""
-    doubling = 2.0 if adjacency == "replace-one" else 1.0
-    total = 0.0
-    for leaf, count in counts.items():
-        if isinstance(leaf, PoissonGaussian):
-            total += _sampled_precision(leaf.sample_rate, leaf.noise_multiplier / doubling, count)
-        elif isinstance(leaf, Pure):
-            total += count * leaf.epsilon**2
-        else:
-            total += count * (doubling / leaf.noise_multiplier) ** 2  # type: ignore[union-attr]
-    return total
-
-
 def _composed_range(counts: Mapping[Event, int], adjacency: Adjacency) -> float:
     """Roughly how wide the loss of all of these spreads: 16 standard deviations, with the chance of joining."""
-    variance = _precision(counts, adjacency)
+    variance = central_limit.precision(counts, adjacency)
     for leaf, count in counts.items():
         if isinstance(leaf, PoissonGaussian):
             variance += count * leaf.sample_rate * (0.5 / leaf.noise_multiplier**2) ** 2
     return 16 * math.sqrt(variance)
-
-
-def _sampled_precision(rate: float, sigma: float, count: int) -> float:
-    """1/σ² of the Gaussian release that count sampled ones resemble; for little noise, of those a record joins."""
-    joined = count * rate
-    few_joined = (joined + 4 * math.sqrt(joined) + 4) / sigma**2
-    if sigma < 0.1:
-        return few_joined
-    variance = math.exp(sigma**-2) * ndtr(1.5 / sigma) + 3 * ndtr(-0.5 / sigma) - 2
-    return float(min(few_joined, count * rate**2 * max(variance, 0.5 / sigma**2)))
 
 
 def _loss_range(leaf: Event) -> float:

@@ -52,7 +52,7 @@ def ledger(
     """Show what a run has spent: the privacy statement of its ledger."""
     from sordino.budget import Ledger
     from sordino.budget.statement import as_text
-    from sordino.training.train import ledger_statement
+    from sordino.training.description import ledger_statement
 
     statement = ledger_statement(run) if run.is_dir() else Ledger.open(run).statement()
     typer.echo(json.dumps(statement, ensure_ascii=False) if as_json else as_text(statement), nl=as_json)

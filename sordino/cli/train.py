@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from sordino.training.train import Request
+    from sordino.training.description import Request
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, all else beside it.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
@@ -29,14 +29,14 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a private model on a named dataset, within the budget."""
-    from sordino.training.train import Request
+    from sordino.training.description import Request
 
     _train(Request(dataset, recipe, epsilon, delta, seed), out, as_json)
 
 
 def resume(run: RunFolder, as_json: Json = False) -> None:
     """Go on with a run that was interrupted."""
-    from sordino.training.train import request_of
+    from sordino.training.description import request_of
 
     _train(request_of(run), run, as_json)
 
@@ -50,7 +50,8 @@ def predict(
 ) -> None:
     """Print the class of each example in a file, one a line."""
     from sordino.data import read_examples
-    from sordino.training.train import classify, request_of
+    from sordino.training.description import request_of
+    from sordino.training.predicting import classify
 
     request_of(run)  # a wrong folder is the likelier mistake: say it before a large file is read
     classes = classify(run, read_examples(file))

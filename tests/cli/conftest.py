@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sordino.cli.main import run
-from sordino.training.train import Request, train
+from sordino.training.description import Request
+from sordino.training.train import train
 
 
 @dataclass

@@ -19,7 +19,7 @@ from PIL import Image
 from sordino.budget import Ledger
 from sordino.data import load
 from sordino.training import Run
-from sordino.training.train import Description
+from sordino.training.description import Description
 
 TRAIN = ("train", "digits", "--epsilon", 3, "--delta", 1e-4)
 

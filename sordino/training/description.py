@@ -1,0 +1,77 @@
+"""run.json: what a run was asked for, its plan, and the public facts that it needs to do without its dataset."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sordino.budget import Ledger
+from sordino.budget.calibration import check_target
+from sordino.budget.events import check_delta
+from sordino.data import Facts
+from sordino.training.plan import Plan
+from sordino.training.recipes import recipe
+from sordino.training.run import Run, RunError
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; a run goes on only for the same request."""
+
+    dataset: str
+    recipe: str
+    epsilon: float
+    delta: float
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.dataset, str) and isinstance(self.recipe, str)):
+            raise ValueError("a dataset and a recipe are named by words")
+        if self.seed is not None and type(self.seed) is not int:
+            raise ValueError(f"a seed is a whole number, not {self.seed!r}")
+        check_target(self.epsilon)
+        check_delta(self.delta)
+        recipe(self.recipe)
+
+
+@dataclass(frozen=True)
+class Description:
+    """The content of run.json."""
+
+    status: str
+    request: Request
+    plan: Plan
+    facts: Facts
+    statement: dict[str, Any]
+    """Words for the privacy statement: unit, tuning, notes."""
+
+    def write(self, run: Run) -> None:
+        settings = recipe(self.request.recipe).to_json()
+        content = {"status": self.status, "request": asdict(self.request), "recipe": settings}
+        content |= {"plan": self.plan.to_json(), "facts": self.facts.to_json(), "statement": self.statement}
+        run.write_description(content)
+
+    @classmethod
+    def read(cls, run: Run) -> "Description":
+        document = run.read_description()
+        try:
+            return cls(
+                str(document["status"]),
+                Request(**document["request"]),
+                Plan.from_json(document["plan"]),
+                Facts.from_json(document["facts"]),
+                {name: document["statement"][name] for name in ("unit", "tuning", "notes")},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise RunError(f"run.json in {run.folder} is of another version of sordino") from None
+
+
+def request_of(folder: str | Path) -> Request:
+    """What the unfinished run in a folder was asked for."""
+    return Description.read(Run(folder)).request
+
+
+def ledger_statement(folder: str | Path) -> dict[str, Any]:
+    """The privacy statement of a run as its ledger stands now."""
+    run = Run(folder)
+    ledger = Ledger.open(run.ledger)
+    return ledger.statement(**Description.read(run).statement) if run.started else ledger.statement()
