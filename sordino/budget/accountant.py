@@ -64,7 +64,7 @@ def _attempt(price, event: Event, delta: float, adjacency: Adjacency) -> float |
 
 
 def _split(event: Event, delta: float, adjacency: Adjacency) -> float | None:
-    """min over δ₁ of PLD(what PLD knows, δ−δ₁) + RDP(the rest, δ₁): basic composition of the two kinds."""
+    """The least of PLD(what PLD knows, δ−δ₁) + RDP(the rest, δ₁) over a few δ₁: basic composition of the two."""
     counts = leaves(event)
     only_rdp = Composed(tuple(Repeated(leaf, n) for leaf, n in counts.items() if isinstance(leaf, pld.RDP_ONLY)))
     others = Composed(tuple(Repeated(leaf, n) for leaf, n in counts.items() if not isinstance(leaf, pld.RDP_ONLY)))

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import RLock
 from typing import Any, NamedTuple
 
 from sordino.budget import ledger_file, rdp, statement
@@ -117,7 +118,9 @@ class Ledger:
     ) -> None:
         order = _filter_order(target_epsilon, target_delta)
         self.terms = Terms(target_epsilon, target_delta, check_adjacency(adjacency), order)
-        self.path = Path(path) if path is not None else None
+        self._one_at_a_time = RLock()
+        # Resolved: whatever links lead to a file, its lock has one name.
+        self.path = Path(path).resolve() if path is not None else None
         self._plan = tuple(Planned(*item) for item in planned)
         self._entries: tuple[Entry, ...] = ()
         with ledger_file.locked(self.path):
@@ -134,7 +137,8 @@ class Ledger:
     def open(cls, path: str | Path) -> "Ledger":
         """Go on with the ledger in this file, on the terms it was opened with."""
         ledger = cls.__new__(cls)
-        ledger.path = Path(path)
+        ledger._one_at_a_time = RLock()
+        ledger.path = Path(path).resolve()
         ledger._reload()
         return ledger
 
@@ -256,7 +260,7 @@ class Ledger:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """One spender at a time, each starting from what the file says."""
-        with ledger_file.locked(self.path):
+        with self._one_at_a_time, ledger_file.locked(self.path):
             self._reload()
             yield
 

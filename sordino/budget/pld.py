@@ -41,6 +41,9 @@ _FFT_ERROR = 64 * sys.float_info.epsilon
 _FINEST = 2.0**-36
 # Bounds on time and memory. Where dp_accounting loops over the grid in Python, it has to be a smaller one.
 _MOST_POINTS, _FEW_POINTS = 2**21, 2**17
+_LONGEST = 8 * _MOST_POINTS
+# From so many steps on, dp_accounting's bound on the length of a convolution is too loose to go without a look.
+_MANY_STEPS, _TRUNCATED_TAIL = 2_000_000, 1e-15
 
 
 def epsilon(
@@ -158,8 +161,8 @@ def _on_grid(counts: Mapping[Event, int], delta: float, adjacency: Adjacency, in
     composed = None
     try:
         for leaf, count in counts.items():
-            if _points(leaf, count, adjacency, interval) > 8 * _MOST_POINTS:
-                return math.inf, 8 * _MOST_POINTS
+            if _points(leaf, count, adjacency, interval) > _LONGEST:
+                return math.inf, _LONGEST
             part = _self_composed(leaf, count, adjacency, interval)
             composed = part if composed is None else composed.compose(part)
         assert composed is not None
@@ -172,9 +175,9 @@ def _on_grid(counts: Mapping[Event, int], delta: float, adjacency: Adjacency, in
 def _points(leaf: Event, count: int, adjacency: Adjacency, interval: float) -> int:
     """How long the convolution will be; dp_accounting's own bound grows with the count when that is large."""
     single = _single(leaf, adjacency, interval)._pmf_remove
-    if count * single.size <= _MOST_POINTS or count < 2_000_000:
+    if count * single.size <= _MOST_POINTS or count < _MANY_STEPS:
         return int(single.size)
-    lower, upper = common.compute_self_convolve_bounds(single._probs, count, 1e-15)
+    lower, upper = common.compute_self_convolve_bounds(single._probs, count, _TRUNCATED_TAIL)
     return int(upper - lower)
 
 

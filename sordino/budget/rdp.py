@@ -68,12 +68,7 @@ def rdp_at(event: Event, adjacency: Adjacency, order: float) -> float:
 
 def epsilon(event: Event, delta: float, adjacency: Adjacency) -> float:
     """ε by RDP with the tighter conversion of Canonne, Kamath & Steinke 2020 (Proposition 12)."""
-    return epsilon_of_counts(leaves(event), delta, adjacency)
-
-
-def epsilon_of_counts(counts: Mapping[Event, int], delta: float, adjacency: Adjacency) -> float:
-    """`epsilon` of elementary events with their counts."""
-    return float(compute_epsilon(ORDERS, _total(counts, adjacency, ORDERS), delta)[0])
+    return float(compute_epsilon(ORDERS, rdp(event, adjacency), delta)[0])
 
 
 def classic_epsilon(event: Event, delta: float, adjacency: Adjacency, conversion: Conversion = "new") -> float:

@@ -1,8 +1,10 @@
 """The privacy statement: what was spent on whom, by which accountants, and what it does not cover."""
 
+import math
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from decimal import ROUND_CEILING, Context
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +70,7 @@ def statement(
         "epsilon_rdp": headline and _finite(headline.rdp),
         "epsilon_drawn": spent and _finite(spent.epsilon),
         "target_epsilon": ledger.terms.target_epsilon,
+        "bound": not (ledger.adaptive and ledger.terms.target_epsilon is None),
         "keeping": _keeping(ledger),
         "samplers": sorted({name for entry in entries for name in _samplers(entry.event)}),
         "tuning": tuning,
@@ -84,16 +87,23 @@ def as_text(document: Mapping[str, Any]) -> str:
     lines = ["PRIVACY STATEMENT", ""]
     if document["delta"] is None:
         lines.append("No δ was fixed, so no ε can be stated here; ask the ledger for epsilon(delta).")
-    else:
+    elif document["bound"]:
         lines.append(
-            f"Everything below, together, is (ε={_number(document['epsilon'])}, δ={document['delta']:g})-"
+            f"Everything below, together, is (ε={printed(document['epsilon'])}, δ={document['delta']:g})-"
             f"differentially private for {document['unit']}."
         )
-        both = f"PLD {_number(document['epsilon_pld'])}, RDP {_number(document['epsilon_rdp'])}"
+    else:
+        lines.append(
+            f"What was drawn so far sums to ε={printed(document['epsilon'])} at δ={document['delta']:g} for "
+            f"{document['unit']}: a running total, not a guarantee, since events were chosen along the way and no "
+            "target was fixed in advance."
+        )
+    if document["delta"] is not None:
+        both = f"PLD {printed(document['epsilon_pld'])}, RDP {printed(document['epsilon_rdp'])}"
         lines.append(f"Accountant: {document['accountant']} ({both}). {document['keeping']}")
         if document["epsilon_drawn"] != document["epsilon"]:
             lines.append(
-                f"Drawn so far: ε={_number(document['epsilon_drawn'])}. That smaller figure holds only if neither the "
+                f"Drawn so far: ε={printed(document['epsilon_drawn'])}. That smaller figure holds only if neither the "
                 "choice of events nor the stop depended on anything they showed."
             )
     lines += [f"Adjacency: {document['adjacency']}: {document['adjacency_in_words']}.", "", "What read the data:"]
@@ -154,7 +164,7 @@ def _entry(entry: "Entry", ledger: "Ledger") -> dict[str, Any]:
 def _entry_line(entry: Mapping[str, Any]) -> str:
     of = f" of {entry['committed']:,}" if entry["committed"] != entry["count"] else ""
     repeats = f"{entry['count']:,}{of} × " if entry["committed"] != 1 else ""
-    claim = f" (claimed elsewhere: ε={_number(entry['claimed_epsilon'])})" if entry["claimed_epsilon"] else ""
+    claim = f" (claimed elsewhere: ε={printed(entry['claimed_epsilon'])})" if entry["claimed_epsilon"] else ""
     return f"{entry['what']} [{entry['part']}]: {repeats}{entry['in_words']}, {entry['when']}{claim}"
 
 
@@ -183,7 +193,11 @@ def _finite(value: float | None) -> float | str | None:
     return "infinity" if value == float("inf") else value
 
 
-def _number(value: float | str | None) -> str:
-    if value is None:
+def printed(epsilon: float | str | None, digits: int = 4) -> str:
+    """An ε in so many digits, rounded up: rounding down would promise more than holds."""
+    if epsilon is None:
         return "n/a"
-    return "∞" if value == "infinity" else f"{value:.4g}"
+    if epsilon in ("infinity", math.inf):
+        return "∞"
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(float(epsilon))
+    return f"{float(rounded):.{digits}g}"

@@ -56,6 +56,8 @@ def plan(
         raise typer.BadParameter("give exactly two of --noise-multiplier, --epsilon, and --epochs or --steps")
     if not (1 <= n <= 2**53 and 1 <= batch <= n):
         raise typer.BadParameter("--n must lie between 1 and 2^53, and --batch between 1 and n")
+    if steps is not None and steps < 1:
+        raise typer.BadParameter(f"--steps must be at least 1, not {steps}")
     check_delta_against_n(delta, n)
     price = _price(accountant, check_delta(delta), adjacency.value, conversion.value)
     rate = batch / n
@@ -116,16 +118,15 @@ def _answer(
 
 
 def _in_words(answer: dict[str, Any]) -> str:
-    def number(value: float | None) -> str:
-        return "n/a" if value is None else f"{value:.5g}"
+    from sordino.budget.statement import printed
 
     return "\n".join(
         [
-            f"ε                 {number(answer['epsilon'])} at δ={answer['delta']:g} ({answer['accountant']})",
-            f"noise multiplier  {number(answer['noise_multiplier'])}",
+            f"ε                 {printed(answer['epsilon'], 5)} at δ={answer['delta']:g} ({answer['accountant']})",
+            f"noise multiplier  {answer['noise_multiplier']:.5g}",
             f"steps             {answer['steps']:,} ({answer['epochs']:.4g} epochs)",
-            f"sample rate       {number(answer['sample_rate'])}, Poisson",
-            f"accountants       PLD {number(answer['epsilon_pld'])}, RDP {number(answer['epsilon_rdp'])}",
+            f"sample rate       {answer['sample_rate']:.5g}, Poisson",
+            f"accountants       PLD {printed(answer['epsilon_pld'], 5)}, RDP {printed(answer['epsilon_rdp'], 5)}",
             f"adjacency         {answer['adjacency']}",
         ]
     )

@@ -82,9 +82,11 @@ def _train(request: "Request", out: Path | None, as_json: bool) -> None:
 
 
 def _in_words(result: dict[str, Any]) -> str:
+    from sordino.budget.statement import printed
+
     statement = (Path(result["run"]) / "statement.txt").read_text(encoding="utf-8")
     return (
         f"test accuracy {100 * result['test_accuracy']:.2f} % on {result['dataset']} "
-        f"at ε={result['epsilon']:.4g}, δ={result['delta']:g} ({result['accountant']})\n\n"
+        f"at ε={printed(result['epsilon'])}, δ={result['delta']:g} ({result['accountant']})\n\n"
         f"{statement}\nrun: {result['run']}"
     )

@@ -57,8 +57,11 @@ def noisy_accuracy(
 ) -> float:
     """The share of correct predictions on private records, with Gaussian noise on their number.
 
-    Guarantee: one record moves the number by at most 1; it is divided by the public number of records.
+    Guarantee: one record moves the number by at most 1; it is divided by the number of records, which is public under
+    every adjacency but add-remove.
     """
+    if ledger.terms.adjacency == "add-remove":
+        raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
     counts = np.asarray(correct, dtype=np.float64)[:, None]
     if len(counts) == 0:
         raise ValueError("an accuracy needs at least one record")

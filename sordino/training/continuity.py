@@ -108,6 +108,8 @@ def environment() -> dict[str, Any]:
         "cpu": _processor(),
         "threads": torch.get_num_threads(),
         "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)},
+        "precision": torch.get_float32_matmul_precision(),
+        "mkldnn": str(torch.backends.mkldnn.enabled),
         "device": "cpu",
     }
 

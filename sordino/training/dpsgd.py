@@ -3,7 +3,6 @@
 What gives the clipped sums is behind a seam (`Trainee`): a linear head has them in closed form.
 """
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -68,8 +67,8 @@ def train_steps(
     streams: Streams,
     first: int,
     last: int,
-) -> Iterator[int]:
-    """Steps first … last−1 of the plan, yielding each step's number after it is done.
+) -> None:
+    """Steps first … last−1 of the plan.
 
     Guarantee: each step is one of the plan's step events; the ledger must hold it before the step is drawn.
     """
@@ -78,7 +77,6 @@ def train_steps(
             indices = plan.sampler.draw(streams, step)
             sums = trainee.clipped_sum(indices, plan.l2_clip)
             optimiser.step(trainee.parameters, velocity, noisy_mean(sums, plan, streams, step))
-            yield step
 
 
 def noisy_mean(sums: dict[str, Tensor], plan: Plan, streams: Streams, step: int) -> dict[str, Tensor]:

@@ -59,8 +59,7 @@ def fit(
                 # Blocks end at multiples of their length, so that resumed runs cut where an uninterrupted one does.
                 last = min(total, (done // block + 1) * block)
                 ledger.raise_count(number, max(ledger.entries[number].count, last + bond.lost))
-                for _ in train_steps(plan, trainee, optimiser, velocity, bond.streams, done, last):
-                    pass
+                train_steps(plan, trainee, optimiser, velocity, bond.streams, done, last)
                 check_finite(trainee.parameters)
                 done = last
                 _save_checkpoint(run, trainee, velocity, done)

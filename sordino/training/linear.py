@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sordino.mechanisms.streams import Streams
 
-_LEAST_FACTOR = 1e-20
+_LARGEST_NORM, _LEAST_FACTOR = 1e18, 1e-20
 
 
 class LinearClassifier:
@@ -27,8 +27,9 @@ class LinearClassifier:
             raise ValueError(f"the label of row {outside[0] + 1} is not among the {classes} classes")
         self._vectors = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
         self._labels = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
-        # Squares may overflow float32; a vector that is not finite keeps a norm of infinity and contributes zero.
-        self._norms = torch.linalg.vector_norm(self._vectors, dim=1, dtype=torch.float64).square().add(1).sqrt().float()
+        # A vector that is not finite, or too large for float32 to clip exactly, has a norm of infinity and adds zero.
+        norms = torch.linalg.vector_norm(self._vectors, dim=1, dtype=torch.float64).square().add(1).sqrt()
+        self._norms = torch.where(norms < _LARGEST_NORM, norms, torch.inf)
         self._classes = classes
         self.parameters: dict[str, Tensor] = {}
 
@@ -56,7 +57,8 @@ class LinearClassifier:
         inputs, norms = self._vectors[chosen], self._norms[chosen]
         residuals = torch.softmax(predict(self.parameters, inputs), dim=1)
         residuals[torch.arange(len(chosen)), self._labels[chosen]] -= 1
-        gradient_norms = norms * torch.linalg.vector_norm(residuals, dim=1)
+        # In double precision: squares of small residuals vanish in float32, and with them the clip of a large input.
+        gradient_norms = (norms * torch.linalg.vector_norm(residuals, dim=1, dtype=torch.float64)).float()
         factors = (l2_clip / gradient_norms).clamp(max=1)
         # A factor near the end of float32 would be rounded beyond use, and the clip with it.
         usable = torch.isfinite(gradient_norms) & (factors > _LEAST_FACTOR)

@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import signal
 import time
+from contextlib import suppress
+from threading import Thread
 
 import pytest
 from hypothesis import given, settings
@@ -408,3 +410,41 @@ def test_a_killed_spender_leaves_a_valid_file_with_all_that_it_was_told(tmp_path
     ledger = Ledger.open(path)
     assert ledger.entries[0].count >= told.value
     ledger.raise_count(0, ledger.entries[0].count + 1)  # and the lock is free
+
+
+def test_a_link_leads_to_the_same_account(tmp_path):
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    ledger = Ledger(3.0, 1e-5, path=real)
+    link.symlink_to(real)
+    Ledger.open(link).spend(Gaussian(8.0), "through the link")
+    ledger.spend(Gaussian(9.0), "through the file")
+    assert link.is_symlink()
+    assert [entry.what for entry in Ledger.open(link).entries] == ["through the link", "through the file"]
+
+
+def test_a_relative_path_survives_a_change_of_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ledger = Ledger(3.0, 1e-5, path="ledger.json")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ledger.spend(Gaussian(8.0), "look")
+    assert len(Ledger.open(tmp_path / "ledger.json").entries) == 1
+
+
+def test_threads_cannot_overspend_a_ledger_in_memory():
+    for _ in range(10):
+        ledger = Ledger(2.0, 1e-5)
+        ledger.spend(Gaussian(8.0), "first")
+
+        def spend_what_fits(ledger=ledger):
+            for _ in range(8):
+                with suppress(BudgetExceeded):
+                    ledger.spend(Gaussian(9.0), "more")
+
+        threads = [Thread(target=spend_what_fits) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(ledger.entries) > 2
+        assert ledger.epsilon() <= 2.0

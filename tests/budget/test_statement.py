@@ -16,7 +16,7 @@ from sordino.budget import (
     ShuffledGaussian,
     cost,
 )
-from sordino.budget.statement import ADJACENCY_IN_WORDS, NOT_COVERED, as_text
+from sordino.budget.statement import ADJACENCY_IN_WORDS, NOT_COVERED, as_text, printed
 
 STEP = PoissonGaussian(0.02, 1.5)
 
@@ -61,11 +61,11 @@ def test_the_page_has_all_of_it_too():
     document = strict(whole().statement(unit="one patient", tuning="none", notes=["a note"]))
     page = as_text(document)
     for word in (
-        f"ε={document['epsilon']:.4g}",
+        f"ε={printed(document['epsilon'])}",
         "δ=1e-05",
         "one patient",
-        f"PLD {document['epsilon_pld']:.4g}",
-        f"RDP {document['epsilon_rdp']:.4g}",
+        f"PLD {printed(document['epsilon_pld'])}",
+        f"RDP {printed(document['epsilon_rdp'])}",
         "Planned",
         "zero-out",
         "normalisation",
@@ -169,3 +169,23 @@ def test_a_claim_is_shown_beside_and_never_instead():
     claim = document["entries"][0]["claimed_epsilon"]
     assert claim == cost(Repeated(PoissonGaussian(0.02, 2.0), 500), 1e-5).epsilon
     assert document["epsilon"] == cost(Repeated(Gaussian(2.0), 10), 1e-5).epsilon > claim
+
+
+def test_an_epsilon_is_never_printed_smaller_than_it_is():
+    assert printed(3.23313) == "3.234"
+    assert printed(3.0) == "3"
+    assert printed(2.99951, 5) == "2.9996"
+    assert printed(1.23456e-7) == "1.235e-07"
+    assert printed(9.9999) == "10"
+    assert printed(math.inf) == "∞"
+    assert printed(None) == "n/a"
+
+
+def test_a_running_total_is_not_called_a_guarantee():
+    ledger = Ledger(target_delta=1e-5)
+    ledger.spend(Gaussian(8.0), "look")
+    assert "differentially private for" in as_text(ledger.statement())
+    ledger.spend(Gaussian(9.0), "second look")
+    page = as_text(ledger.statement())
+    assert "a running total, not a guarantee" in page
+    assert "differentially private for" not in page

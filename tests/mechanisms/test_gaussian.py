@@ -67,5 +67,7 @@ def test_a_private_accuracy_is_noised_and_charged_to_its_part() -> None:
     score = noisy_accuracy(correct, 10.0, ledger, "validation score", "validation")
     assert score == pytest.approx(0.75, abs=6 * 10 / 5000)
     assert ledger.entries[0].part == "validation"
+    with pytest.raises(ValueError, match="add-remove"):
+        noisy_accuracy(correct, 10.0, Ledger(adjacency="add-remove"), "score", "validation")
     with pytest.raises(ValueError, match="at least one record"):
         noisy_accuracy(np.zeros(0, bool), 1.0, ledger, "none", "validation")

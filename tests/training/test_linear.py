@@ -60,6 +60,21 @@ def test_one_example_moves_the_sum_by_at_most_the_clip(seed: int, scale: float, 
         assert torch.sqrt(sum(value.double().square().sum() for value in one.values())) <= clip * (1 + 1e-4)
 
 
+@pytest.mark.parametrize("exponent", [40, 50, 59, 70, 95])
+def test_a_large_input_with_tiny_residuals_is_clipped_too(exponent: int) -> None:
+    """Inputs that nearly cancel in the scores: residuals whose squares float32 cannot hold, times a huge vector."""
+    for seed in range(40):
+        model = classifier(1, 3, 3, seed)
+        weight = model.parameters["weight"]
+        weight[1:] = 0
+        huge, third = 2.0**exponent, 58 / float(weight[0, 2])
+        row = [[float(weight[0, 1]) * huge, -float(weight[0, 0]) * huge, third]]
+        adversary = LinearClassifier(np.array(row, np.float32), np.zeros(1, np.int64), 3)
+        adversary.parameters = model.parameters | {"bias": torch.zeros(3)}
+        one = adversary.clipped_sum(np.array([0]), 0.1)
+        assert torch.sqrt(sum(value.double().square().sum() for value in one.values())) <= 0.1 * (1 + 1e-5)
+
+
 def test_an_example_that_is_not_finite_contributes_zero() -> None:
     model = classifier(6, 4, 3, seed=1)
     vectors, labels = (array.copy() for array in model.data())
