@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from sordino.data import Column, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class OneHot:
 
     columns: Sequence[Column]
 
-    def __call__(self, table: pd.DataFrame) -> NDArray[np.float32]:
+    def __call__(self, table: "pd.DataFrame") -> NDArray[np.float32]:
         missing = [column.name for column in self.columns if column.name not in table]
         if missing:
             raise DataError(f"the table lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
@@ -40,7 +42,9 @@ class OneHot:
 
     def _encode(self, column: Column, values: "pd.Series[Any]") -> NDArray[Any]:
         if column.bounds is not None:
-            numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
+            from pandas import to_numeric  # half a second that runs on images need not wait for
+
+            numbers = to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
             _refuse_first(~np.isfinite(numbers), column, "is not a number")
             low, high = column.bounds
             return np.clip((numbers - low) / (high - low), 0, 1)[:, None]
