@@ -1,5 +1,5 @@
 # Two commands a newcomer needs: `make demo` and `make test`. Each does all the set-up it needs.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
