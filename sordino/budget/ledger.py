@@ -9,15 +9,14 @@ Zrnic 2021) at the order fixed at opening; the plan counts in full, drawn or not
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
 from sordino.budget import ledger_file, rdp, statement
 from sordino.budget.accountant import Cost, cost
-from sordino.budget.calibration import check_target
 from sordino.budget.events import (
     Adjacency,
     Composed,
@@ -27,76 +26,13 @@ from sordino.budget.events import (
     check_adjacency,
     check_delta,
     composed,
-    from_json,
-    to_json,
 )
+from sordino.budget.ledger_content import Entry, Planned, Terms, from_document, to_document
 from sordino.budget.ledger_file import LedgerError
 
 
 class BudgetExceeded(ValueError):  # noqa: N818
     """What was asked for would overspend; nothing was recorded."""
-
-
-class Planned(NamedTuple):
-    """An event announced before the first output."""
-
-    event: Event
-    what: str
-    part: str = "train"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One reading of private data: `count` of at most `committed` repetitions of an event have been drawn."""
-
-    event: Event
-    count: int
-    committed: int
-    what: str
-    part: str
-    when: str
-    planned: bool
-    seeded: bool = False
-    claimed: Event | None = None
-    run: str = ""
-    """The public name of the run that draws from this entry, if one does."""
-
-    def __post_init__(self) -> None:
-        words = (self.what, self.part, self.when)
-        if not all(isinstance(word, str) and word for word in words):
-            raise ValueError("an entry needs words for what it was for and which part of the data it read")
-        Repeated(self.event, self.committed)  # checks both
-        if type(self.count) is not int or not 0 <= self.count <= self.committed:
-            raise ValueError(f"a count must be a whole number from 0 to {self.committed}, not {self.count!r}")
-
-    @property
-    def spent(self) -> Event:
-        return Repeated(self.event, self.count)
-
-    @property
-    def reserved(self) -> Event:
-        return Repeated(self.event, self.committed)
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What was fixed at opening."""
-
-    target_epsilon: float | None
-    target_delta: float | None
-    adjacency: Adjacency
-    filter_order: float
-
-    def __post_init__(self) -> None:
-        check_adjacency(self.adjacency)
-        if self.target_epsilon is not None:
-            check_target(self.target_epsilon)
-            if self.target_delta is None:
-                raise ValueError("a target ε needs a target δ: give target_delta (well below 1/n is usual)")
-        if self.target_delta is not None:
-            check_delta(self.target_delta)
-        if not (isinstance(self.filter_order, int | float) and 1 < self.filter_order < math.inf):
-            raise ValueError(f"the filter's Rényi order must be a number above 1, not {self.filter_order!r}")
 
 
 class Ledger:
@@ -337,12 +273,12 @@ class Ledger:
     def _save(self, plan: tuple[Planned, ...], entries: tuple[Entry, ...]) -> None:
         """On the disk first: what cannot be written is not in memory either."""
         if self.path is not None:
-            ledger_file.write(self.path, _to_document(self.terms, plan, entries))
+            ledger_file.write(self.path, to_document(self.terms, plan, entries))
         self._plan, self._entries = plan, entries
 
     def _reload(self) -> None:
         if self.path is not None:
-            self.terms, self._plan, self._entries = _from_document(ledger_file.read(self.path), self.path)
+            self.terms, self._plan, self._entries = from_document(ledger_file.read(self.path), self.path)
 
 
 def _filter_order(epsilon: float | None, delta: float | None) -> float:
@@ -368,34 +304,3 @@ def _normal(items: Iterable[Planned]) -> list[Planned]:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _to_document(terms: Terms, plan: tuple[Planned, ...], entries: tuple[Entry, ...]) -> dict[str, Any]:
-    return {
-        "terms": vars(terms),
-        "plan": [{"event": to_json(item.event), "what": item.what, "part": item.part} for item in plan],
-        "entries": [
-            vars(entry)
-            | {"event": to_json(entry.event), "claimed": None if entry.claimed is None else to_json(entry.claimed)}
-            for entry in entries
-        ],
-    }
-
-
-def _from_document(document: dict[str, Any], path: Path) -> tuple[Terms, tuple[Planned, ...], tuple[Entry, ...]]:
-    try:
-        terms = Terms(**document["terms"])
-        plan = tuple(Planned(from_json(item["event"]), item["what"], item["part"]) for item in document["plan"])
-        entries = tuple(
-            Entry(
-                **item
-                | {
-                    "event": from_json(item["event"]),
-                    "claimed": None if item["claimed"] is None else from_json(item["claimed"]),
-                }
-            )
-            for item in document["entries"]
-        )
-    except (TypeError, ValueError, KeyError, AttributeError) as problem:
-        raise LedgerError(f"the ledger {path} holds something this sordino does not understand ({problem})") from None
-    return terms, plan, entries

@@ -26,7 +26,8 @@ from sordino.budget.events import (
 )
 
 if TYPE_CHECKING:
-    from sordino.budget.ledger import Entry, Ledger
+    from sordino.budget.ledger import Ledger
+    from sordino.budget.ledger_content import Entry
 
 ADJACENCY_IN_WORDS = {
     "zero-out": "two datasets are neighbours if one record of one is replaced by an empty record (n is public)",

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from sordino.budget import Ledger
-from sordino.budget.ledger import Entry
+from sordino.budget.ledger_content import Entry
 from sordino.training import continuity
 from sordino.training.continuity import Continuity
 from sordino.training.dpsgd import Momentum, Trainee, check_finite, train_steps

@@ -1,0 +1,103 @@
+"""What a ledger holds: its terms, its plan and its entries, and their form in a file."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sordino.budget.calibration import check_target
+from sordino.budget.events import Adjacency, Event, Repeated, check_adjacency, check_delta, from_json, to_json
+from sordino.budget.ledger_file import LedgerError
+
+
+class Planned(NamedTuple):
+    """An event announced before the first output."""
+
+    event: Event
+    what: str
+    part: str = "train"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One reading of private data: `count` of at most `committed` repetitions of an event have been drawn."""
+
+    event: Event
+    count: int
+    committed: int
+    what: str
+    part: str
+    when: str
+    planned: bool
+    seeded: bool = False
+    claimed: Event | None = None
+    run: str = ""
+    """The public name of the run that draws from this entry, if one does."""
+
+    def __post_init__(self) -> None:
+        words = (self.what, self.part, self.when)
+        if not all(isinstance(word, str) and word for word in words):
+            raise ValueError("an entry needs words for what it was for and which part of the data it read")
+        Repeated(self.event, self.committed)  # checks both
+        if type(self.count) is not int or not 0 <= self.count <= self.committed:
+            raise ValueError(f"a count must be a whole number from 0 to {self.committed}, not {self.count!r}")
+
+    @property
+    def spent(self) -> Event:
+        return Repeated(self.event, self.count)
+
+    @property
+    def reserved(self) -> Event:
+        return Repeated(self.event, self.committed)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What was fixed at opening."""
+
+    target_epsilon: float | None
+    target_delta: float | None
+    adjacency: Adjacency
+    filter_order: float
+
+    def __post_init__(self) -> None:
+        check_adjacency(self.adjacency)
+        if self.target_epsilon is not None:
+            check_target(self.target_epsilon)
+            if self.target_delta is None:
+                raise ValueError("a target ε needs a target δ: give target_delta (well below 1/n is usual)")
+        if self.target_delta is not None:
+            check_delta(self.target_delta)
+        if not (isinstance(self.filter_order, int | float) and 1 < self.filter_order < math.inf):
+            raise ValueError(f"the filter's Rényi order must be a number above 1, not {self.filter_order!r}")
+
+
+def to_document(terms: Terms, plan: tuple[Planned, ...], entries: tuple[Entry, ...]) -> dict[str, Any]:
+    return {
+        "terms": vars(terms),
+        "plan": [{"event": to_json(item.event), "what": item.what, "part": item.part} for item in plan],
+        "entries": [
+            vars(entry)
+            | {"event": to_json(entry.event), "claimed": None if entry.claimed is None else to_json(entry.claimed)}
+            for entry in entries
+        ],
+    }
+
+
+def from_document(document: dict[str, Any], path: Path) -> tuple[Terms, tuple[Planned, ...], tuple[Entry, ...]]:
+    try:
+        terms = Terms(**document["terms"])
+        plan = tuple(Planned(from_json(item["event"]), item["what"], item["part"]) for item in document["plan"])
+        entries = tuple(
+            Entry(
+                **item
+                | {
+                    "event": from_json(item["event"]),
+                    "claimed": None if item["claimed"] is None else from_json(item["claimed"]),
+                }
+            )
+            for item in document["entries"]
+        )
+    except (TypeError, ValueError, KeyError, AttributeError) as problem:
+        raise LedgerError(f"the ledger {path} holds something this sordino does not understand ({problem})") from None
+    return terms, plan, entries
