@@ -61,16 +61,22 @@ def predict(
 
 
 def _train(request: "Request", out: Path | None, as_json: bool) -> None:
+    from sordino.budget.statement import printed
     from sordino.training.train import train as train_run
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[spent]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[spent]}"),
+        TimeRemainingColumn(),
+    )
     progress = Progress(*columns, console=console)
     task = progress.add_task("training", total=None, spent="")
 
     def show(done: int, total: int, epsilon: float) -> None:
         progress.start()  # only now: until the first step there may be an error to show instead
-        spent = f"step {done:,}/{total:,}  ε ≤ {epsilon:.3f} of {request.epsilon:g}"
+        spent = f"step {done:,}/{total:,}  ε ≤ {printed(epsilon)} of {request.epsilon:g}"
         progress.update(task, completed=done, total=total, spent=spent)
 
     try:
