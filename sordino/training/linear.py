@@ -56,7 +56,10 @@ class LinearClassifier:
         chosen = torch.from_numpy(indices)
         inputs, norms = self._vectors[chosen], self._norms[chosen]
         residuals = torch.softmax(predict(self.parameters, inputs), dim=1)
-        residuals[torch.arange(len(chosen)), self._labels[chosen]] -= 1
+        # p − 1 would lose all digits where p is nearly 1: the residuals of an example sum to zero.
+        own = torch.arange(len(chosen)), self._labels[chosen]
+        residuals[own] = 0
+        residuals[own] = -residuals.sum(dim=1)
         # In double precision: squares of small residuals vanish in float32, and with them the clip of a large input.
         gradient_norms = (norms * torch.linalg.vector_norm(residuals, dim=1, dtype=torch.float64)).float()
         factors = (l2_clip / gradient_norms).clamp(max=1)

@@ -15,6 +15,7 @@ from torch import Tensor
 from sordino.budget import Ledger, Repeated, cost
 from sordino.budget.statement import as_text
 from sordino.data import DataError, Dataset, load
+from sordino.data.catalogue import definition
 from sordino.training.description import Description, Request
 from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier, predict
@@ -39,8 +40,12 @@ def train(
         _check_same_request(Run(out), begun, request)
     elif out is not None:
         Run(out).check_free()
+    task = definition(request.dataset).task
+    if task != "classification":
+        raise DataError(f"{request.dataset} is a {task} task: no recipe for it yet")
     dataset = load(request.dataset)
-    _check_trainable(dataset)
+    if len(dataset.train) == 0:
+        raise DataError(f"{dataset.name} has no training rows on this machine (n=0): {dataset.facts.note}")
     n, classes = len(dataset.train), dataset.facts.classes or ()
 
     say(f"features of {n:,} training and {len(dataset.test):,} test examples")
@@ -133,10 +138,3 @@ def _check_same_request(run: Run, begun: Description, request: Request) -> None:
     changed = [f"{name} was {before[name]!r}, not {now[name]!r}" for name in now if before[name] != now[name]]
     if changed:
         raise RunError(f"{run.folder} holds an unfinished run of another plan ({'; '.join(changed)}): refused")
-
-
-def _check_trainable(dataset: Dataset) -> None:
-    if dataset.facts.task != "classification":
-        raise DataError(f"{dataset.name} is a {dataset.facts.task} task: no recipe for it yet")
-    if len(dataset.train) == 0:
-        raise DataError(f"{dataset.name} has no training rows on this machine (n=0): {dataset.facts.note}")
