@@ -22,7 +22,8 @@ class LinearClassifier:
     def __init__(self, vectors: NDArray[np.float32], labels: NDArray[np.int64], classes: int) -> None:
         if vectors.ndim != 2 or labels.shape != (len(vectors),):
             raise ValueError(f"expected vectors (n, d) and n labels, not {vectors.shape} and {labels.shape}")
-        outside = np.flatnonzero((labels < 0) | (labels >= classes))
+        # Said this way round, a label that is not a number at all is outside too.
+        outside = np.flatnonzero(~((labels >= 0) & (labels < classes) & (labels == np.floor(labels))))
         if len(outside):
             raise ValueError(f"the label of row {outside[0] + 1} is not among the {classes} classes")
         self._vectors = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))

@@ -93,8 +93,8 @@ def test_an_empty_batch_gives_zeros() -> None:
     assert sums["weight"].shape == (3, 4)
 
 
-@pytest.mark.parametrize("label", [-1, 3])
-def test_labels_outside_the_classes_are_refused_by_row(label: int) -> None:
+@pytest.mark.parametrize("label", [-1, 3, 0.5, np.nan])
+def test_labels_outside_the_classes_are_refused_by_row(label: float) -> None:
     labels = np.array([0, 1, label, 2])
     with pytest.raises(ValueError, match="row 3"):
         LinearClassifier(np.zeros((4, 2), np.float32), labels, 3)
