@@ -1,0 +1,72 @@
+"""Batches of tensors, tuples or dicts: the first dimension of every tensor is the examples'."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+Loss = Callable[[Any, Any], Tensor]
+"""loss(output, target): one loss for each example."""
+
+
+def size(batch: Any) -> int:
+    """How many examples a batch has."""
+    lengths = {len(leaf) if leaf.ndim else -1 for leaf in _tensors(batch)}
+    if len(lengths) != 1 or -1 in lengths:
+        raise ValueError("every tensor of a batch must have one and the same first dimension, that of the examples")
+    return lengths.pop()
+
+
+def select(batch: Any, rows: Any) -> Any:
+    """The same batch with these examples only (a slice or a tensor of places)."""
+    return pytree.tree_map(lambda leaf: leaf[rows] if isinstance(leaf, Tensor) else leaf, batch)
+
+
+def flatten_views(batch: Any) -> Any:
+    """(examples, views, …) as (examples·views, …)."""
+    return pytree.tree_map(lambda leaf: leaf.flatten(0, 1) if isinstance(leaf, Tensor) else leaf, batch)
+
+
+def repeat(batch: Any, times: int) -> Any:
+    """Each example several times in a row."""
+    if times == 1:
+        return batch
+    return pytree.tree_map(lambda leaf: leaf.repeat_interleave(times, 0) if isinstance(leaf, Tensor) else leaf, batch)
+
+
+def run(model: Callable[..., Any], x: Any) -> Any:
+    """A tuple is a model's arguments, a dict its keyword arguments, anything else its one argument."""
+    if isinstance(x, Mapping):
+        return model(**x)
+    return model(*x) if isinstance(x, tuple) else model(x)
+
+
+def losses_of(model: nn.Module, loss: Loss, x: Any, y: Any, examples: int, views: int) -> Tensor:
+    """The loss of each example, the mean over its views: x has examples·views rows, y one target an example."""
+    losses = loss(run(model, x), repeat(y, views))
+    if not isinstance(losses, Tensor) or losses.shape != (examples * views,):
+        shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise ValueError(
+            f"the loss must give one number for each of the {examples * views} rows, not {shape}: use reduction='none', "
+            "and average over all but the first dimension"
+        )
+    return losses if views == 1 else losses.view(examples, views).mean(1)
+
+
+def channels_last(batch: Any) -> Any:
+    """Image batches in the layout that convolutions on a processor prefer."""
+    return pytree.tree_map(
+        lambda leaf: leaf.contiguous(memory_format=torch.channels_last)
+        if isinstance(leaf, Tensor) and leaf.ndim == 4
+        else leaf,
+        batch,
+    )
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    found = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+    if not found:
+        raise ValueError("a batch must hold at least one tensor")
+    return found

@@ -1,0 +1,165 @@
+"""What one use of a parameter adds to each example's gradient, in whatever form costs least.
+
+A piece knows the squared norm of each example's part and, once the clip factors are known, their weighted sum. Parts that
+were formed whole are summed from what was measured. Parts that never are formed (an outer product, a Gram matrix) also
+say how much they cancel, because the weighted sum rounds anew: an example that cancels too much is done over, whole.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+_BLOCK = 1024
+_SAFE_SQUARE = 1e-30
+
+
+class Piece(Protocol):
+    """A parameter's part of the gradients of B examples."""
+
+    def routes(self) -> Sequence[str]:
+        """The ways to get at the norm, the one that is best by rule of thumb first."""
+
+    def signature(self) -> str:
+        """The shapes that decide which route is fastest."""
+
+    def measure(self, route: str) -> "Measured": ...
+
+    def whole(self) -> Tensor:
+        """The gradients themselves, (B, *shape of the parameter)."""
+
+
+class Measured(Protocol):
+    """A piece whose norms are known."""
+
+    squares: Tensor
+    """Squared norms, (B,) in double precision."""
+    mass: Tensor | None
+    """Σ of the norms of the terms that were summed: what the norm would be without cancellation. None if formed whole."""
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """Σ over the examples of factor·gradient."""
+
+    def inner(self, weight: Tensor) -> Tensor:
+        """⟨gradient, weight⟩ of each example, in double precision."""
+
+
+class Whole:
+    """Gradients that were formed: (B, *shape)."""
+
+    mass = None
+
+    def __init__(self, gradients: Tensor) -> None:
+        self._gradients = gradients
+
+    def routes(self) -> Sequence[str]:
+        return ("whole",)
+
+    def signature(self) -> str:
+        return ""
+
+    def measure(self, route: str) -> "Whole":
+        self.squares = squared_norms(self._gradients)
+        return self
+
+    def whole(self) -> Tensor:
+        return self._gradients
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        rows = self._gradients.flatten(1)
+        return (factors.to(rows.dtype) @ rows).view(self._gradients.shape[1:])
+
+    def inner(self, weight: Tensor) -> Tensor:
+        return self._gradients.flatten(1).double() @ weight.double().flatten()
+
+
+class OuterSum:
+    """Σ over t of g_t ⊗ a_t for g (B, T, O) and a (B, T, I): any affine map, at T positions."""
+
+    def __init__(self, g: Tensor, a: Tensor) -> None:
+        self._g, self._a = g, a
+
+    @classmethod
+    def joined(cls, pieces: Sequence["OuterSum"]) -> "OuterSum":
+        """Several calls of one layer are one call at all their positions."""
+        return cls(torch.cat([piece._g for piece in pieces], 1), torch.cat([piece._a for piece in pieces], 1))
+
+    def routes(self) -> Sequence[str]:
+        positions, outputs, inputs = *self._g.shape[1:], self._a.shape[2]
+        if positions == 1:
+            return ("outer",)
+        # In double precision a Gram matrix costs twice its number of products.
+        gram_first = 2 * positions * (outputs + inputs) < 2 * outputs * inputs
+        return ("gram", "whole") if gram_first else ("whole", "gram")
+
+    def signature(self) -> str:
+        return f"{self._g.shape[1]}×{self._g.shape[2]}×{self._a.shape[2]}"
+
+    def measure(self, route: str) -> Measured:
+        if route == "whole":
+            return Whole(self.whole()).measure(route)
+        return _FactoredSum(self._g, self._a, route)
+
+    def whole(self) -> Tensor:
+        return torch.bmm(self._g.transpose(1, 2), self._a)
+
+
+class _FactoredSum:
+    def __init__(self, g: Tensor, a: Tensor, route: str) -> None:
+        self._g, self._a = g, a
+        if route == "outer":
+            left, right = squared_norms(g), squared_norms(a)
+            self.squares, self.mass = left * right, None
+            # Where one square may have vanished in float32 and the other is large, the product says nothing.
+            doubtful = (torch.minimum(left, right) < _SAFE_SQUARE) & (torch.maximum(left, right) > 1)
+            if bool(doubtful.any()):
+                zero = (g == 0).flatten(1).all(1) | (a == 0).flatten(1).all(1)
+                self.squares = torch.where(doubtful & ~zero, torch.nan, self.squares)
+        else:
+            g, a = g.double(), a.double()
+            self.squares, self.mass = gram_norm(g @ g.transpose(1, 2), a @ a.transpose(1, 2))
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        g = (self._g * factors.to(self._g.dtype)[:, None, None]).flatten(0, 1)
+        return g.T @ self._a.flatten(0, 1)
+
+    def inner(self, weight: Tensor) -> Tensor:
+        return ((self._g.double() @ weight.double()) * self._a).flatten(1).sum(1)
+
+
+def gram_norm(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """‖Σ_t g_t ⊗ a_t‖² and Σ_t ‖g_t‖‖a_t‖ from the double-precision Gram matrices (B, T, T) of g and a.
+
+    Guarantee: where positions cancel so much that rounding could matter at the sixth digit, the square is NaN, and the
+    example is done over. The error is at most 2·(n + 2)·u·mass², n the longest inner product, u = 2⁻⁵³.
+    """
+    squares = (left * right).flatten(1).sum(1)
+    diagonals = torch.diagonal(left, dim1=1, dim2=2) * torch.diagonal(right, dim1=1, dim2=2)
+    mass = diagonals.clamp(min=0).sqrt().sum(1)
+    bound = _GRAM_ERROR * mass.square()
+    # A mass of zero means that every term is zero, unless squares have vanished: single precision cannot cause that.
+    return torch.where(squares * _GRAM_TOLERANCE >= bound, squares, torch.where(mass > 0, torch.nan, 0.0)), mass
+
+
+_GRAM_ERROR = 2.0 * 2**20 * 2**-53
+"""Of sums of up to a million terms."""
+_GRAM_TOLERANCE = 1e-6
+
+
+def squared_norms(rows: Tensor) -> Tensor:
+    """‖row‖² of each row in double precision, at the speed of single precision.
+
+    A long single-precision sum loses what is small beside it, so it is cut into blocks. Infinity where it overflows.
+    """
+    rows = rows.flatten(1)
+    if rows.dtype == torch.float64:
+        return torch.linalg.vector_norm(rows, dim=1).square()
+    if rows.dtype != torch.float32:
+        rows = rows.float()
+    whole_blocks = rows.shape[1] // _BLOCK * _BLOCK
+    squares = torch.linalg.vector_norm(rows[:, whole_blocks:], dim=1).double().square()
+    if whole_blocks:
+        blocks = rows[:, :whole_blocks].unflatten(1, (-1, _BLOCK))
+        squares += torch.linalg.vector_norm(blocks, dim=2).double().square().sum(1)
+    return squares

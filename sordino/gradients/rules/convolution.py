@@ -1,0 +1,210 @@
+"""Convolutions in one, two and three dimensions.
+
+A convolution is a linear map at every output position. An example's gradient is formed whole from its patches, or only its
+norm is taken, from Gram matrices of the positions: cheap where there are few positions and many channels.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sordino.gradients.pieces import Measured, Piece, Whole, gram_norm
+from sordino.gradients.tape import Pieces, Tape
+
+_Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_LARGEST_WHOLE = 2**27
+"""Bytes that the whole gradients of a layer may take before they no longer are worth having."""
+
+
+def convolution(tape: Tape, name: str, layer: _Conv, x: Tensor) -> Tensor:
+    unbatched = x.ndim == layer.weight.ndim - 1
+    x = x.unsqueeze(0) if unbatched else x
+    padding = layer.padding
+    if isinstance(padding, str) or layer.padding_mode != "zeros":
+        # Padded beforehand, by autograd: what is unusual need not be fast.
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        x, padding = F.pad(x, layer._reversed_padding_repeated_twice, mode=mode), (0,) * (x.ndim - 2)
+    use = _Convolution(tape, name, x, layer, tuple(int(side) for side in padding))
+    y: Tensor = tape.tap(use, x)
+    return y.squeeze(0) if unbatched else y
+
+
+class _Convolution:
+    def __init__(self, tape: Tape, name: str, x: Tensor, layer: _Conv, padding: tuple[int, ...]) -> None:
+        self._weight_name, self._weight = tape.parameter(layer.weight)
+        self._bias_name, self._bias = tape.parameter(layer.bias)
+        self._rows = tape.rows(name, x)[0]
+        self._geometry = Geometry(layer.weight.shape, layer.stride, padding, layer.dilation, layer.groups)
+        self.parameters = tuple(name for name in (self._weight_name, self._bias_name) if name)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        assert self._weight is not None
+        return self._geometry.convolve(x, self._weight, self._bias), (x,)
+
+    def backward(self, kept: tuple[Tensor, ...], needed: tuple[bool, ...], gradient: Any) -> tuple[Any, Pieces]:
+        assert self._weight is not None
+        x, pieces = kept[0], dict[str, Piece]()
+        weight, inputs = self._weight.to(gradient.dtype), x.to(gradient.dtype)
+        backward = self._geometry.backward(gradient, inputs, weight, (needed[0], False))[0]
+        g, a = (value if value.dtype.itemsize >= 4 else value.float() for value in (gradient, inputs))
+        if self._weight_name:
+            pieces[self._weight_name] = _Patches(g, a, self._rows, self._geometry)
+        if self._bias_name:
+            pieces[self._bias_name] = Whole(_by_example(g.flatten(2).sum(2), self._rows))
+        return (None if backward is None else backward.to(x.dtype),), pieces
+
+
+class Geometry:
+    """How a convolution's kernel moves over its input."""
+
+    def __init__(
+        self,
+        weight: torch.Size,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+    ) -> None:
+        self.weight, self.groups = weight, groups
+        self.stride, self.padding, self.dilation = list(stride), list(padding), list(dilation)
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        zeros = [0] * len(self.stride)
+        return torch.convolution(
+            x, weight, bias, self.stride, self.padding, self.dilation, False, zeros, self.groups
+        )
+
+    def backward(
+        self, g: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Gradients of the input and of the weight, each if wanted."""
+        if not any(wanted):
+            return None, None
+        zeros, mask = [0] * len(self.stride), [*wanted, False]
+        found = torch.ops.aten.convolution_backward(
+            g, x, weight, None, self.stride, self.padding, self.dilation, False, zeros, self.groups, mask
+        )
+        return found[0], found[1]
+
+    def padded(self, x: Tensor) -> Tensor:
+        if not any(self.padding):
+            return x
+        return F.pad(x, [side for amount in reversed(self.padding) for side in (amount, amount)])
+
+
+class _Patches:
+    """Σ over positions of g ⊗ patch, for g (N, O, *out) and x (N, I, *in), N = examples·rows."""
+
+    def __init__(self, g: Tensor, x: Tensor, rows: int, geometry: Geometry) -> None:
+        self._g, self._x, self._rows, self._geometry = g, x, rows, geometry
+
+    def routes(self) -> Sequence[str]:
+        geometry = self._geometry
+        if geometry.groups > 1:
+            return ("whole",)
+        outputs, inputs = geometry.weight[0], geometry.weight[1]
+        kernel = prod(geometry.weight[2:])
+        places, positions = self._rows * prod(self._geometry.padded(self._x[:1]).shape[2:]), self._rows * prod(self._g.shape[2:])
+        gram = 2 * places**2 * inputs + 2 * positions**2 * (outputs + kernel) + positions * kernel * inputs * outputs
+        whole = positions * kernel * inputs * outputs + 8 * kernel * inputs * outputs
+        too_large = len(self._g) // self._rows * kernel * inputs * outputs * self._g.element_size() > _LARGEST_WHOLE
+        if too_large and self._rows * places**2 < 4 * kernel * inputs * outputs:
+            return ("gram",)
+        return ("gram", "whole") if gram < whole else ("whole", "gram")
+
+    def signature(self) -> str:
+        return "×".join(str(side) for side in (self._rows, *self._x.shape[1:]))
+
+    def measure(self, route: str) -> Measured:
+        if route == "whole":
+            return Whole(self.whole()).measure(route)
+        return _ConvolvedSum(self._g, self._x, self._rows, self._geometry)
+
+    def whole(self) -> Tensor:
+        """Patches of all positions, times the gradients there: one product an example."""
+        g, geometry = self._g, self._geometry
+        (outputs, inputs, *kernel), groups = geometry.weight, geometry.groups
+        out = g.shape[2:]
+        last = _channels_last(self._x)
+        padded = _with_format(geometry.padded(self._x), last)
+        batch, channel, *steps = padded.stride()
+        moves = [step * stride for step, stride in zip(steps, geometry.stride, strict=True)]
+        inside = [step * dilation for step, dilation in zip(steps, geometry.dilation, strict=True)]
+        if last:  # (N, groups, positions, kernel·channels)
+            shape = (len(g), groups, *out, *kernel, inputs)
+            strides = (batch, inputs * channel, *moves, *inside, channel)
+            patches = padded.as_strided(shape, strides).reshape(len(g), groups, prod(out), -1)
+            per_row = _product(g.flatten(2).unflatten(1, (groups, -1)), patches)
+            per_row = per_row.view(len(g), outputs, *kernel, inputs).movedim(-1, 2)
+        else:  # (N, groups, channels·kernel, positions)
+            shape = (len(g), groups, inputs, *kernel, *out)
+            strides = (batch, inputs * channel, channel, *inside, *moves)
+            patches = padded.as_strided(shape, strides).reshape(len(g), groups, -1, prod(out))
+            per_row = _product(g.flatten(2).unflatten(1, (groups, -1)), patches.transpose(2, 3))
+            per_row = per_row.view(len(g), outputs, inputs, *kernel)
+        return _by_example(per_row, self._rows)
+
+
+class _ConvolvedSum:
+    """A convolution's part whose norm came from Gram matrices; the sum is the convolution's own weight gradient."""
+
+    def __init__(self, g: Tensor, x: Tensor, rows: int, geometry: Geometry) -> None:
+        self._g, self._x, self._rows, self._geometry = g, x, rows, geometry
+        self.squares, self.mass = gram_norm(self._gram_of_gradients(), self._gram_of_patches())
+
+    def _gram_of_gradients(self) -> Tensor:
+        g = self._g.double().unflatten(0, (-1, self._rows)).transpose(1, 2).flatten(2)
+        return g.transpose(1, 2) @ g
+
+    def _gram_of_patches(self) -> Tensor:
+        """Patches overlap: their Gram matrix is a sum, over places in the kernel, of blocks of that of the input."""
+        geometry, rows = self._geometry, self._rows
+        x = geometry.padded(self._x)
+        sides, out = x.shape[2:], self._g.shape[2:]
+        x = x.double().unflatten(0, (-1, rows)).transpose(1, 2).flatten(2)
+        products = (x.transpose(1, 2) @ x).view(-1, rows, *sides, rows, *sides)
+        total: Tensor | None = None
+        for place in product(*(range(side) for side in geometry.weight[2:])):
+            moves = zip(place, out, geometry.stride, geometry.dilation, strict=True)
+            block = tuple(slice(at * gap, at * gap + (length - 1) * step + 1, step) for at, length, step, gap in moves)
+            part = products[(slice(None), slice(None), *block, slice(None), *block)]
+            total = part.clone(memory_format=torch.contiguous_format) if total is None else total.add_(part)
+        assert total is not None
+        return total.view(total.shape[0], rows * prod(out), rows * prod(out))
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        factors = factors.to(self._g.dtype).repeat_interleave(self._rows) if self._rows > 1 else factors.to(self._g.dtype)
+        g = self._g * factors.view(-1, *[1] * (self._g.ndim - 1))
+        found = self._geometry.backward(g, self._x, self._x.new_empty(self._geometry.weight), (False, True))[1]
+        assert found is not None
+        return found
+
+    def inner(self, weight: Tensor) -> Tensor:
+        y = self._geometry.convolve(self._x, weight.to(self._x.dtype), None).double()
+        return (y * self._g).flatten(1).sum(1).view(-1, self._rows).sum(1)
+
+
+def _product(g: Tensor, patches: Tensor) -> Tensor:
+    """(N, groups, O, P) times (N, groups, P, K)."""
+    if g.shape[1] == 1:
+        return torch.bmm(g[:, 0], patches[:, 0])
+    return torch.bmm(g.flatten(0, 1), patches.flatten(0, 1)).unflatten(0, g.shape[:2])
+
+
+def _by_example(per_row: Tensor, rows: int) -> Tensor:
+    return per_row if rows == 1 else per_row.unflatten(0, (-1, rows)).sum(1)
+
+
+def _channels_last(x: Tensor) -> bool:
+    return x.stride(1) == 1 and x.shape[1] > 1
+
+
+def _with_format(x: Tensor, channels_last: bool) -> Tensor:
+    if not channels_last:
+        return x.contiguous()
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)

@@ -1,0 +1,144 @@
+"""Parameters that a model uses outside the layers that have rules.
+
+While a batch passes, every trainable parameter in the model is a `Watched` tensor. Layers with rules take its plain value.
+Any other operation that meets one comes here, so that no use of a parameter can go unseen: it is done on a copy for
+each example, whose gradient autograd finds, or, if it is none of the few below, the whole model takes the fallback.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from sordino.gradients.tape import Tape
+
+
+class Unruled(Exception):  # noqa: N818
+    """A use of a parameter that no rule covers: the model's gradients must come from the fallback."""
+
+
+class Watched(Tensor):
+    """A trainable parameter, or something computed from parameters alone."""
+
+    parameter: str
+    plain: Tensor
+    derived: bool
+    _tape: "Tape"
+    _copies: Tensor | None
+
+    @classmethod
+    def of(cls, parameter: str, plain: Tensor, tape: "Tape", copies: Tensor | None = None) -> "Watched":
+        plain = plain.detach()
+        self = torch.Tensor._make_subclass(cls, plain, True)
+        self.parameter, self.plain, self._tape, self._copies = parameter, plain, tape, copies
+        self.derived = copies is not None
+        return self
+
+    def copies(self) -> Tensor:
+        """A value for each example, (examples, *shape)."""
+        if self._copies is None:
+            leaf = self.plain.expand(self._tape.examples, *self.plain.shape).detach().requires_grad_()
+            self._tape.expect(self.parameter, leaf)
+            self._copies = leaf
+        return self._copies
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "?")
+        with torch._C.DisableTorchFunctionSubclass():
+            if name in ("detach", "detach_") or (name == "__get__" and func == Tensor.data.__get__):  # type: ignore[attr-defined]
+                return args[0].plain
+            if name in _QUESTIONS:
+                return func(*args, **kwargs)
+            if name == "__get__":
+                answer = func(*args, **kwargs)
+                if not isinstance(answer, Tensor):
+                    return answer
+            return _apply(func, name, args, kwargs)
+
+
+_QUESTIONS = {"size", "dim", "numel", "stride", "is_floating_point", "is_complex", "is_contiguous", "__len__", "nelement"}
+_ELEMENTWISE = {"add", "sub", "mul", "div", "rsub", "truediv", "true_divide", "subtract", "multiply", "divide"}
+_ELEMENTWISE |= {f"__{prefix}{name}__" for name in ("add", "sub", "mul", "truediv") for prefix in ("", "r", "i")}
+_ELEMENTWISE |= {"add_", "sub_", "mul_", "div_"}
+_PRODUCTS = {"matmul", "__matmul__", "linear"}
+_EXPANSIONS = {"expand", "expand_as", "repeat", "broadcast_to"}
+
+
+def _apply(func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    watched = [leaf for leaf in leaves if isinstance(leaf, Watched)]
+    tape = watched[0]._tape
+    met = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Watched) and leaf.ndim]
+    site = tape.site(f"{watched[0].parameter}.{name}")
+    growing = [tape.layouts.grows(f"{site}/{index}", leaf.shape, tape.examples) for index, leaf in enumerate(met)]
+    if any(growing):
+        if len(watched) == len(met) == 1 and name in _ELEMENTWISE:
+            copies = _aligned(watched[0].copies(), met[0])
+            args, kwargs = pytree.tree_unflatten([copies if leaf is watched[0] else leaf for leaf in leaves], spec)
+            return func(*args, **kwargs)
+        if name in _PRODUCTS and leaves[0] is met[0] and all(isinstance(leaf, Watched) for leaf in leaves[1:]):
+            return _product(met[0], watched, transposed=name == "linear")
+        if name != "expand_as":
+            raise Unruled(f"{name} of {watched[0].parameter} with the data has no rule")
+    if name in _EXPANSIONS:
+        return _expanded(func, args, kwargs, site)
+    return _of_parameters(func, leaves, spec, watched)
+
+
+def _of_parameters(func: Any, leaves: list[Any], spec: Any, watched: list[Watched]) -> Any:
+    """Something computed from parameters and constants alone: a parameter as any other, with its copies."""
+
+    def on(*values: Tensor) -> Any:
+        rest = iter(values)
+        args, kwargs = pytree.tree_unflatten([next(rest) if isinstance(leaf, Watched) else leaf for leaf in leaves], spec)
+        return func(*args, **kwargs)
+
+    plain = on(*(leaf.plain for leaf in watched))
+    copies = torch.func.vmap(on)(*(leaf.copies() for leaf in watched))
+    first = watched[0]
+    return pytree.tree_map(lambda p, c: Watched.of(first.parameter, p, first._tape, c), plain, copies)
+
+
+def _aligned(copies: Tensor, met: Tensor) -> Tensor:
+    """The copies as (rows, …), ready to be broadcast against a tensor whose first dimension is the examples' rows."""
+    if copies.ndim - 1 == met.ndim and copies.shape[1] == 1:
+        copies = copies[:, 0]
+    if copies.ndim > met.ndim:
+        raise Unruled("a parameter has more dimensions than the data it meets")
+    rows = met.shape[0] // copies.shape[0]
+    copies = copies.repeat_interleave(rows, 0) if rows > 1 else copies
+    return copies.view(copies.shape[0], *[1] * (met.ndim - copies.ndim), *copies.shape[1:])
+
+
+def _product(x: Tensor, watched: list[Watched], *, transposed: bool) -> Tensor:
+    matrices = watched[0].copies()
+    if matrices.ndim != 3 or x.ndim < 2:
+        raise Unruled(f"a product with {watched[0].parameter} has no rule")
+    matrices = matrices.transpose(1, 2) if transposed else matrices
+    y = x.reshape(matrices.shape[0], -1, x.shape[-1]) @ matrices
+    if len(watched) == 2:
+        y = y + watched[1].copies()[:, None]
+    return y.view(*x.shape[:-1], matrices.shape[-1])
+
+
+def _expanded(func: Any, args: Any, kwargs: Any, site: str) -> Any:
+    """A parameter given a dimension of examples: `token.expand(len(x), -1, -1)`, `token.repeat(len(x), 1, 1)`."""
+    watched = args[0]
+    tape, shape = watched._tape, func(watched.plain, *args[1:], **kwargs).shape
+    if not tape.layouts.grows(f"{site}/result", shape, tape.examples):
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        return _of_parameters(func, leaves, spec, [leaf for leaf in leaves if isinstance(leaf, Watched)])
+    copies = watched.copies()
+    if len(shape) == watched.plain.ndim and watched.plain.shape[0] == 1:
+        copies = copies[:, 0]
+    elif len(shape) != watched.plain.ndim + 1:
+        raise Unruled(f"the expansion of {watched.parameter} has no rule")
+    rows = shape[0] // tape.examples
+    copies = copies.repeat_interleave(rows, 0) if rows > 1 else copies
+    if copies.shape[1:] != shape[1:]:
+        raise Unruled(f"the expansion of {watched.parameter} in several dimensions has no rule")
+    return copies
