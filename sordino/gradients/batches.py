@@ -58,9 +58,9 @@ def losses_of(model: nn.Module, loss: Loss, x: Any, y: Any, examples: int, views
 def channels_last(batch: Any) -> Any:
     """Image batches in the layout that convolutions on a processor prefer."""
     return pytree.tree_map(
-        lambda leaf: leaf.contiguous(memory_format=torch.channels_last)
-        if isinstance(leaf, Tensor) and leaf.ndim == 4
-        else leaf,
+        lambda leaf: (
+            leaf.contiguous(memory_format=torch.channels_last) if isinstance(leaf, Tensor) and leaf.ndim == 4 else leaf
+        ),
         batch,
     )
 

@@ -81,7 +81,9 @@ class PerLayer:
         if self.shares is None:
             return found
         if set(self.shares) != set(found) or not all(0 < share < math.inf for share in self.shares.values()):
-            raise ValueError(f"shares must be one positive number for each layer, and the layers are {', '.join(found)}")
+            raise ValueError(
+                f"shares must be one positive number for each layer, and the layers are {', '.join(found)}"
+            )
         return list(self.shares)
 
     def _clips(self, layers: int, l2_clip: float) -> Tensor:

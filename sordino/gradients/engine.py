@@ -89,7 +89,9 @@ class ClippedGradients:
         norms, losses = [], []
         for start in range(0, examples, self.choices.physical_batch):
             rows = slice(start, start + self.choices.physical_batch)
-            found = self._add(self._strategy, sums, self._rows(batches.select(x, rows)), batches.select(y, rows), l2_clip)
+            found = self._add(
+                self._strategy, sums, self._rows(batches.select(x, rows)), batches.select(y, rows), l2_clip
+            )
             norms.append(found[0])
             losses.append(found[1])
         return Clipped(sums, torch.cat(norms), torch.cat(losses))
@@ -111,7 +113,9 @@ class ClippedGradients:
     def _rows(self, x: Any) -> Any:
         return batches.flatten_views(x) if self._views > 1 else x
 
-    def _add(self, strategy: Strategy, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float) -> tuple[Tensor, Tensor]:
+    def _add(
+        self, strategy: Strategy, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float
+    ) -> tuple[Tensor, Tensor]:
         """Add the clipped gradients of a physical batch to the sums; its norms and losses."""
         losses, parts = strategy(x, y)
         norms = self._norms(parts, len(losses), losses.device)
@@ -187,7 +191,9 @@ class ClippedGradients:
     def _add_alone(self, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float) -> Tensor:
         """One example whose gradient is formed; infinity and no addition if it is not finite."""
         _, gradients = fallback.by_loop(self._model, self._loss, self._parameters, x, y, self._views)
-        whole = {name: value.double() + self._penalty * self._parameters[name].detach() for name, value in gradients.items()}
+        whole = {
+            name: value.double() + self._penalty * self._parameters[name].detach() for name, value in gradients.items()
+        }
         squares = torch.zeros(1, self._groups, dtype=torch.float64, device=next(iter(whole.values())).device)
         for name, value in whole.items():
             squares[0, self._group[name]] += value.square().sum()

@@ -90,8 +90,9 @@ class OuterSum:
         if positions == 1:
             return ("outer",)
         # In double precision a Gram matrix costs twice its number of products.
-        gram_first = 2 * positions * (outputs + inputs) < 2 * outputs * inputs
-        return ("gram", "whole") if gram_first else ("whole", "gram")
+        size = outputs * inputs
+        gram = 2 * positions**2 * (outputs + inputs) + positions * size
+        return likely(whole=positions * size + 8 * size, gram=gram)
 
     def signature(self) -> str:
         return f"{self._g.shape[1]}×{self._g.shape[2]}×{self._a.shape[2]}"
@@ -126,6 +127,12 @@ class _FactoredSum:
 
     def inner(self, weight: Tensor) -> Tensor:
         return ((self._g.double() @ weight.double()) * self._a).flatten(1).sum(1)
+
+
+def likely(**costs: float) -> Sequence[str]:
+    """The routes worth measuring, by their estimated costs: the cheapest, and what may beat it."""
+    cheapest = min(costs.values())
+    return sorted((route for route in costs if costs[route] <= 2 * cheapest), key=lambda route: costs[route])
 
 
 def gram_norm(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

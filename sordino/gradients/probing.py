@@ -28,7 +28,9 @@ def refuse_mixing(model: nn.Module, loss: Loss, x: Any, y: Any, views: int) -> N
                 f"layer {name or 'model'} ({type(layer).__name__} in training mode) mixes examples: use "
                 "sordino.gradients.repair(model), which puts group norms in place of batch norms, or put it in evaluation mode"
             )
-        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and (layer.scale_grad_by_freq or layer.max_norm is not None):
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and (
+            layer.scale_grad_by_freq or layer.max_norm is not None
+        ):
             raise ExamplesMixError(
                 f"layer {name or 'model'} ({type(layer).__name__}) mixes examples: set max_norm=None and scale_grad_by_freq=False"
             )
@@ -38,7 +40,9 @@ def refuse_mixing(model: nn.Module, loss: Loss, x: Any, y: Any, views: int) -> N
         base = _losses(model, loss, x, y, views)
         for name, buffer in model.named_buffers():
             if not torch.equal(torch.nan_to_num(buffer), torch.nan_to_num(kept[name])):
-                raise ExamplesMixError(f"buffer {name} changes as examples pass: it would keep statistics of private data")
+                raise ExamplesMixError(
+                    f"buffer {name} changes as examples pass: it would keep statistics of private data"
+                )
         for change in (_opposite, _another, _zero):
             changed = _losses(model, loss, _with_second(x, change, views), _with_second(y, _another, 1), views)
             if not _same(base[[0, 2]], changed[[0, 2]]):
@@ -163,7 +167,9 @@ def _first_difference(
         def note(name: str, into: list[tuple[str, Tensor]]) -> Callable[..., None]:
             def hook(module: nn.Module, args: Any, output: Any) -> None:
                 if isinstance(output, Tensor) and output.ndim and len(output) == 3 * views:
-                    into.append((f"layer {name} ({type(module).__name__})", output.detach().unflatten(0, (3, views))[[0, 2]]))
+                    into.append(
+                        (f"layer {name} ({type(module).__name__})", output.detach().unflatten(0, (3, views))[[0, 2]])
+                    )
 
             return hook
 

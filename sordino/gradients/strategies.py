@@ -67,4 +67,6 @@ class Formed:
 
     def __call__(self, x: Any, y: Any) -> tuple[Tensor, dict[str, Measured]]:
         losses, gradients = self._how(x, y)
-        return losses, {name: Whole(value.to(self._dtype or value.dtype)).measure("whole") for name, value in gradients.items()}
+        return losses, {
+            name: Whole(value.to(self._dtype or value.dtype)).measure("whole") for name, value in gradients.items()
+        }

@@ -73,7 +73,7 @@ class Tape:
         if not losses.requires_grad:
             return
         inputs = [self._anchor, *(leaf for _, leaf in self.leaves)]
-        found = torch.autograd.grad(losses.sum(), inputs, allow_unused=True)
+        found = torch.autograd.grad(losses, inputs, torch.ones_like(losses), allow_unused=True)
         for (name, _), gradient in zip(self.leaves, found[1:], strict=True):
             if gradient is not None:
                 self.add(name, Whole(gradient))
@@ -214,9 +214,7 @@ def _joined(pieces: list[Piece]) -> Piece:
 
 
 @contextmanager
-def installed(
-    model: nn.Module, rules: Mapping[str, Rule], watched: Mapping[str, Tensor], tape: Tape
-) -> Iterator[None]:
+def installed(model: nn.Module, rules: Mapping[str, Rule], watched: Mapping[str, Tensor], tape: Tape) -> Iterator[None]:
     """The model with its ruled layers tapped and its other trainable parameters watched; as it was, afterwards."""
     modules = dict(model.named_modules(remove_duplicate=False))
     places = [(modules[name.rpartition(".")[0]], name.rpartition(".")[2], value) for name, value in watched.items()]

@@ -86,7 +86,9 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
             choices = Choices(name, size, last, {})
             try:
                 seconds, choices = _seconds_an_example(strategy, choices, setup, x, y)
-            except RuntimeError:  # a layout that the model's own code does not take, or a batch that does not fit memory
+            except (
+                RuntimeError
+            ):  # a layout that the model's own code does not take, or a batch that does not fit memory
                 break
             slower = slower + 1 if best is not None and seconds > _WORSE * best[0] else 0
             if best is None or seconds < best[0]:

@@ -60,7 +60,17 @@ class Watched(Tensor):
             return _apply(func, name, args, kwargs)
 
 
-_QUESTIONS = {"size", "dim", "numel", "stride", "is_floating_point", "is_complex", "is_contiguous", "__len__", "nelement"}
+_QUESTIONS = {
+    "size",
+    "dim",
+    "numel",
+    "stride",
+    "is_floating_point",
+    "is_complex",
+    "is_contiguous",
+    "__len__",
+    "nelement",
+}
 _ELEMENTWISE = {"add", "sub", "mul", "div", "rsub", "truediv", "true_divide", "subtract", "multiply", "divide"}
 _ELEMENTWISE |= {f"__{prefix}{name}__" for name in ("add", "sub", "mul", "truediv") for prefix in ("", "r", "i")}
 _ELEMENTWISE |= {"add_", "sub_", "mul_", "div_"}
@@ -94,7 +104,9 @@ def _of_parameters(func: Any, leaves: list[Any], spec: Any, watched: list[Watche
 
     def on(*values: Tensor) -> Any:
         rest = iter(values)
-        args, kwargs = pytree.tree_unflatten([next(rest) if isinstance(leaf, Watched) else leaf for leaf in leaves], spec)
+        args, kwargs = pytree.tree_unflatten(
+            [next(rest) if isinstance(leaf, Watched) else leaf for leaf in leaves], spec
+        )
         return func(*args, **kwargs)
 
     plain = on(*(leaf.plain for leaf in watched))

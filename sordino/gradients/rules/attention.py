@@ -50,7 +50,9 @@ def _projected(
         return together.chunk(3, -1)
     # Separate maps of packed weights: their thirds are watched, and the product is done on copies.
     packed = layer._qkv_same_embed_dim
-    weights = layer.in_proj_weight.chunk(3) if packed else (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+    weights = (
+        layer.in_proj_weight.chunk(3) if packed else (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+    )
     biases = (None, None, None) if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
     return tuple(F.linear(*parts) for parts in zip((query, key, value), weights, biases, strict=True))
 

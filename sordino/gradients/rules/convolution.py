@@ -13,12 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino.gradients.pieces import Measured, Piece, Whole, gram_norm
+from sordino.gradients.pieces import Measured, Piece, Whole, gram_norm, likely
 from sordino.gradients.tape import Pieces, Tape
 
 _Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
-_LARGEST_WHOLE = 2**27
-"""Bytes that the whole gradients of a layer may take before they no longer are worth having."""
 
 
 def convolution(tape: Tape, name: str, layer: _Conv, x: Tensor) -> Tensor:
@@ -75,9 +73,7 @@ class Geometry:
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         zeros = [0] * len(self.stride)
-        return torch.convolution(
-            x, weight, bias, self.stride, self.padding, self.dilation, False, zeros, self.groups
-        )
+        return torch.convolution(x, weight, bias, self.stride, self.padding, self.dilation, False, zeros, self.groups)
 
     def backward(
         self, g: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool]
@@ -104,18 +100,17 @@ class _Patches:
         self._g, self._x, self._rows, self._geometry = g, x, rows, geometry
 
     def routes(self) -> Sequence[str]:
-        geometry = self._geometry
+        geometry, rows = self._geometry, self._rows
         if geometry.groups > 1:
             return ("whole",)
-        outputs, inputs = geometry.weight[0], geometry.weight[1]
-        kernel = prod(geometry.weight[2:])
-        places, positions = self._rows * prod(self._geometry.padded(self._x[:1]).shape[2:]), self._rows * prod(self._g.shape[2:])
-        gram = 2 * places**2 * inputs + 2 * positions**2 * (outputs + kernel) + positions * kernel * inputs * outputs
-        whole = positions * kernel * inputs * outputs + 8 * kernel * inputs * outputs
-        too_large = len(self._g) // self._rows * kernel * inputs * outputs * self._g.element_size() > _LARGEST_WHOLE
-        if too_large and self._rows * places**2 < 4 * kernel * inputs * outputs:
-            return ("gram",)
-        return ("gram", "whole") if gram < whole else ("whole", "gram")
+        outputs, inputs, *kernel = geometry.weight
+        sides = zip(self._x.shape[2:], geometry.padding, strict=True)
+        places, positions = rows * prod(side + 2 * pad for side, pad in sides), rows * prod(self._g.shape[2:])
+        size = prod(geometry.weight)
+        # Products, those in double precision twice; what is moved through memory rather than multiplied counts eight.
+        whole = positions * size + 8 * size
+        gram = 2 * (places**2 * inputs + positions**2 * outputs) + 8 * positions**2 * prod(kernel) + positions * size
+        return likely(whole=whole, gram=gram)
 
     def signature(self) -> str:
         return "×".join(str(side) for side in (self._rows, *self._x.shape[1:]))
@@ -178,7 +173,9 @@ class _ConvolvedSum:
         return total.view(total.shape[0], rows * prod(out), rows * prod(out))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        factors = factors.to(self._g.dtype).repeat_interleave(self._rows) if self._rows > 1 else factors.to(self._g.dtype)
+        factors = (
+            factors.to(self._g.dtype).repeat_interleave(self._rows) if self._rows > 1 else factors.to(self._g.dtype)
+        )
         g = self._g * factors.view(-1, *[1] * (self._g.ndim - 1))
         found = self._geometry.backward(g, self._x, self._x.new_empty(self._geometry.weight), (False, True))[1]
         assert found is not None

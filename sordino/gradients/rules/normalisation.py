@@ -85,7 +85,9 @@ class _GroupNorm(_ScaleAndShift):
         shift = g.flatten(2).sum(2)
         products = (g * inputs).flatten(2).sum(2)
         channels = x.shape[1] // self._groups
-        mean, deviation = (value.to(g.dtype).view(len(x), self._groups).repeat_interleave(channels, 1) for value in (mean, deviation))
+        mean, deviation = (
+            value.to(g.dtype).view(len(x), self._groups).repeat_interleave(channels, 1) for value in (mean, deviation)
+        )
         return (backward,), self._pieces((products - mean * shift) * deviation, shift)
 
     def _sizes(self, x: Tensor) -> tuple[int, int, int, int]:

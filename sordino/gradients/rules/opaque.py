@@ -54,5 +54,3 @@ class _Opaque:
         finally:
             if tapped is not None:
                 layer.__dict__["forward"] = tapped
-
-
