@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 CACHE := $(if $(SORDINO_DATA),$(SORDINO_DATA),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/sordino)
 COPIES := ../shared/data
 
-.PHONY: demo test install data constraints clean
+.PHONY: demo test bench install data constraints clean
 
 demo: data
 	@if $(BIN)/sordino data get mnist > /dev/null; then \
@@ -22,6 +22,16 @@ test: data
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# Our clipped gradients beside the peers', who live in an environment of their own; `make bench BENCH=--quick` for a try.
+bench: .venv-bench/.installed
+	.venv-bench/bin/python -m benchmarks.clipped_gradients $(BENCH)
+
+.venv-bench/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -r benchmarks/requirements.txt -e .
+	touch $@
 
 install: $(INSTALLED)
 
@@ -41,4 +51,4 @@ constraints:
 	rm -rf .venv-constraints
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-bench .pytest_cache .mypy_cache .ruff_cache

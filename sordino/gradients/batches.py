@@ -1,6 +1,7 @@
 """Batches of tensors, tuples or dicts: the first dimension of every tensor is the examples'."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,6 +10,16 @@ from torch.utils import _pytree as pytree
 
 Loss = Callable[[Any, Any], Tensor]
 """loss(output, target): one loss for each example."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is to be differentiated: examples have `views` rows each."""
+
+    model: nn.Module
+    loss: Loss
+    parameters: dict[str, Tensor]
+    views: int
 
 
 def size(batch: Any) -> int:
@@ -49,8 +60,8 @@ def losses_of(model: nn.Module, loss: Loss, x: Any, y: Any, examples: int, views
     if not isinstance(losses, Tensor) or losses.shape != (examples * views,):
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise ValueError(
-            f"the loss must give one number for each of the {examples * views} rows, not {shape}: use reduction='none', "
-            "and average over all but the first dimension"
+            f"the loss must give one number for each of the {examples * views} rows, not {shape}: use "
+            "reduction='none' and average over all but the first dimension"
         )
     return losses if views == 1 else losses.view(examples, views).mean(1)
 

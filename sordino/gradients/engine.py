@@ -1,6 +1,5 @@
 """Sums of clipped per-example gradients of any model, at nearly the price of plain gradients."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from sordino.gradients import batches, fallback, probing, tuning
-from sordino.gradients.batches import Loss
+from sordino.gradients.batches import Loss, Setup
 from sordino.gradients.clipping import Clipping, Flat
-from sordino.gradients.pieces import Measured
+from sordino.gradients.pieces import Measured, Whole
 from sordino.gradients.strategies import Strategy
-from sordino.gradients.tuning import Choices, Setup
+from sordino.gradients.tape import without_autocast
+from sordino.gradients.tuning import Choices
+from sordino.gradients.watching import Unruled
 
 _CANCELLATION = 1e3
 """How many times l2_clip an example may add and take away again, before its sum would round too coarsely."""
@@ -34,9 +35,9 @@ class Clipped:
 class ClippedGradients:
     """Σ over a batch's examples of g·min(1, l2_clip/‖g‖), g the gradient of the example's loss at the model's weights.
 
-    `loss(output, target)` gives one loss for each example. A tuple of inputs is the model's arguments, a dict its keyword
-    arguments. With `views` of K, inputs are (examples, K, …) and an example's gradient is the mean over its K views.
-    `l2_penalty` adds l2_penalty·w to each example's gradient before the clip. Any batch size works: batches are
+    `loss(output, target)` gives one loss for each example. A tuple of inputs is the model's arguments, a dict its
+    keyword arguments. With `views` of K, inputs are (examples, K, …) and an example's gradient is the mean over its K
+    views. `l2_penalty` adds l2_penalty·w to each example's gradient before the clip. Any batch size works: batches are
     worked through in physical batches of a size that is measured to be fastest (or `physical_batch`).
 
     Guarantee: one example more or less moves the sums, taken together, by at most l2_clip, but for rounding. A model
@@ -61,7 +62,9 @@ class ClippedGradients:
             if count is not None and (type(count) is not int or count < 1):
                 raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}")
         self._model, self._loss, self._views, self._penalty = model, loss, views, l2_penalty
-        self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        self._parameters: dict[str, Tensor] = {
+            name: value for name, value in model.named_parameters() if value.requires_grad
+        }
         if not self._parameters:
             raise ValueError("the model has no parameter to train: set requires_grad on some")
         self.clipping = clipping or Flat()
@@ -72,6 +75,7 @@ class ClippedGradients:
         self.choices: Choices | None = None
         """What was measured to be fastest: part of what a run is bound to, because other rules round otherwise."""
         self._strategy: Strategy | None = None
+        self._modes: list[bool] = []
 
     @torch.no_grad()
     def __call__(self, x: Any, y: Any, *, l2_clip: float | None = None) -> Clipped:
@@ -79,36 +83,45 @@ class ClippedGradients:
         examples = batches.size(x)
         if examples != batches.size(y):
             raise ValueError(f"there are {examples} examples but {batches.size(y)} targets")
-        sums = {name: _zeros(value) for name, value in self._parameters.items()}
-        if examples == 0:
-            like = next(iter(self._parameters.values()))
-            return Clipped(sums, like.new_zeros(0), like.new_zeros(0))
-        if self._strategy is None:
-            self.prepare(x, y)
-        assert self.choices is not None
-        norms, losses = [], []
-        for start in range(0, examples, self.choices.physical_batch):
-            rows = slice(start, start + self.choices.physical_batch)
-            found = self._add(
-                self._strategy, sums, self._rows(batches.select(x, rows)), batches.select(y, rows), l2_clip
-            )
-            norms.append(found[0])
-            losses.append(found[1])
+        sums: dict[str, Tensor] = {}
+        found = [self._empty()]
+        if examples:
+            strategy, choices = self._ready(x, y)
+            for start in range(0, examples, choices.physical_batch):
+                rows = slice(start, start + choices.physical_batch)
+                part = self._rows(batches.select(x, rows)), batches.select(y, rows)
+                found.append(self._add(strategy, sums, *part, l2_clip))
+        sums = {name: sums[name] if name in sums else _zeros(value) for name, value in self._parameters.items()}
+        norms, losses = zip(*found, strict=True)
         return Clipped(sums, torch.cat(norms), torch.cat(losses))
 
     @torch.no_grad()
     def prepare(self, x: Any, y: Any) -> None:
-        """Check that examples do not mix, and find the fastest way for batches like this one.
+        """Check that examples do not mix, and find the fastest way for batches like this one, unless it was given.
 
         The first call does it by itself.
         """
         rows, setup = self._rows(x), Setup(self._model, self._loss, self._parameters, self._views)
         probing.refuse_mixing(self._model, self._loss, rows, y, self._views)
-        if self.choices is None:
-            self._strategy, self.choices = tuning.fastest(setup, rows, y, self._physical_batch)
-        else:
-            self._strategy = tuning.strategy_for(setup, rows, y, self.choices.strategy)[1]
-            tuning.apply(self._strategy, self.choices)
+        with probing.untouched(self._model):
+            if self.choices is None:
+                self._strategy, self.choices = tuning.fastest(setup, rows, y, self._physical_batch)
+            else:
+                self._strategy, self.choices = tuning.repeated(setup, rows, y, self.choices)
+        self._modes = self._training_modes()
+
+    def _training_modes(self) -> list[bool]:
+        return [layer.training for layer in self._model.modules()]
+
+    def _ready(self, x: Any, y: Any) -> tuple[Strategy, Choices]:
+        if self._strategy is None or self._modes != self._training_modes():  # in another mode other layers may mix
+            self.prepare(x, y)
+        assert self._strategy is not None and self.choices is not None
+        return self._strategy, self.choices
+
+    def _empty(self) -> tuple[Tensor, Tensor]:
+        like = next(iter(self._parameters.values()))
+        return like.new_zeros(0, dtype=_sum_type(like)), like.new_zeros(0)
 
     def _rows(self, x: Any) -> Any:
         return batches.flatten_views(x) if self._views > 1 else x
@@ -117,25 +130,31 @@ class ClippedGradients:
         self, strategy: Strategy, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float
     ) -> tuple[Tensor, Tensor]:
         """Add the clipped gradients of a physical batch to the sums; its norms and losses."""
-        losses, parts = strategy(x, y)
-        norms = self._norms(parts, len(losses), losses.device)
+        try:
+            losses, parts = strategy(x, y)
+        except Unruled:  # a shape that the first batch did not show
+            return self._add_one_by_one(sums, x, y, l2_clip)
+        norms = self._norms(parts, losses)
         factors = self.clipping.factors(norms, l2_clip)
         sound = self._sound(parts, norms, factors, l2_clip)
-        total = torch.linalg.vector_norm(norms, dim=1)
-        if bool(sound.all()):
-            self._add_parts(sums, parts, factors)
-        else:
-            total = self._add_carefully(strategy, sums, x, y, l2_clip, sound, total)
-        return total.to(losses.dtype), losses
+        if not bool(sound.all()):
+            return self._add_apart(strategy, sums, x, y, l2_clip, sound)
+        columns = factors.unbind(1)
+        with without_autocast(losses.device.type):
+            for name, part in parts.items():
+                _accumulate(sums, name, part.weighted_sum(columns[self._group[name]]))
+            if self._penalty:
+                for name, parameter in self._parameters.items():
+                    _accumulate(sums, name, parameter.detach() * (self._penalty * columns[self._group[name]].sum()))
+        return torch.linalg.vector_norm(norms, dim=1).to(_sum_type(losses)), losses
 
-    def _norms(self, parts: dict[str, Measured], examples: int, device: torch.device) -> Tensor:
-        """Norms of the examples' gradients in each group of parameters, penalty included."""
-        squares = torch.zeros(examples, self._groups, dtype=torch.float64, device=device)
+    def _norms(self, parts: dict[str, Measured], losses: Tensor) -> Tensor:
+        """Norms of the examples' gradients, a column for each group of parameters, penalty included."""
+        columns = [torch.zeros(len(losses), dtype=torch.float64, device=losses.device) for _ in range(self._groups)]
         for name, part in parts.items():
-            squares[:, self._group[name]] += part.squares
-        if self._penalty:
-            squares = self._penalised(squares, parts)
-        return squares.sqrt()
+            columns[self._group[name]] += part.squares
+        squares = torch.stack(columns, 1)
+        return (self._penalised(squares, parts) if self._penalty else squares).sqrt()
 
     def _penalised(self, squares: Tensor, parts: dict[str, Measured]) -> Tensor:
         """‖g + λw‖² from ‖g‖²; NaN where the two cancel beyond what single precision leaves of ‖g‖."""
@@ -146,7 +165,7 @@ class ClippedGradients:
             if name in parts:
                 crossed[:, column] += 2 * self._penalty * parts[name].inner(weight)
         total = squares + crossed + added
-        return torch.where(total > 0.1 * (squares + added), total, torch.nan)
+        return torch.where(total >= 0.1 * (squares + added), total, torch.nan)
 
     def _sound(self, parts: dict[str, Measured], norms: Tensor, factors: Tensor, l2_clip: float) -> Tensor:
         """Which examples' norms and sums are known well enough."""
@@ -156,59 +175,62 @@ class ClippedGradients:
                 sound &= part.mass * factors[:, self._group[name]] <= _CANCELLATION * l2_clip
         return sound
 
-    def _add_parts(self, sums: dict[str, Tensor], parts: dict[str, Measured], factors: Tensor) -> None:
-        with torch.autocast(factors.device.type, enabled=False):
+    def _add_apart(
+        self, strategy: Strategy, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float, sound: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Sound examples once more without the others, then the others one by one."""
+        norms = losses = None
+        for places, add in ((sound, self._add), (~sound, None)):
+            chosen = places.nonzero().flatten()
+            if not len(chosen):
+                continue
+            rows = (chosen[:, None] * self._views + torch.arange(self._views, device=chosen.device)).flatten()
+            part = batches.select(x, rows), batches.select(y, chosen)
+            found = add(strategy, sums, *part, l2_clip) if add else self._add_one_by_one(sums, *part, l2_clip)
+            norms = found[0].new_zeros(len(sound)) if norms is None else norms
+            losses = found[1].new_zeros(len(sound)) if losses is None else losses
+            norms[chosen], losses[chosen] = found
+        assert norms is not None and losses is not None
+        return norms, losses
+
+    def _add_one_by_one(self, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float) -> tuple[Tensor, Tensor]:
+        """Each gradient formed alone and measured in double precision; one that is not finite adds nothing."""
+        norms, losses = [], []
+        for place in range(batches.size(y)):
+            rows = batches.select(x, slice(place * self._views, (place + 1) * self._views))
+            target = batches.select(y, slice(place, place + 1))
+            loss, gradients = fallback.by_loop(self._model, self._loss, self._parameters, rows, target, self._views)
+            parts: dict[str, Measured] = {}
+            for name, value in gradients.items():
+                formed = value.double() + self._penalty * self._parameters[name].detach()
+                parts[name] = Whole(formed).measure("whole")
+            squares = torch.zeros(1, self._groups, dtype=torch.float64, device=loss.device)
             for name, part in parts.items():
-                sums[name] += part.weighted_sum(factors[:, self._group[name]])
-            if self._penalty:
-                for name, parameter in self._parameters.items():
-                    sums[name] += self._penalty * float(factors[:, self._group[name]].sum()) * parameter.detach()
+                squares[:, self._group[name]] += part.squares
+            factors = self.clipping.factors(squares.sqrt(), l2_clip)
+            finite = bool(torch.isfinite(squares).all())
+            for name, part in parts.items() if finite else ():
+                total = part.weighted_sum(factors[:, self._group[name]])
+                _accumulate(sums, name, total.to(_sum_type(self._parameters[name])))
+            norms.append(squares.sum(1).sqrt() if finite else torch.full_like(squares[:, 0], torch.inf))
+            losses.append(loss)
+        return torch.cat(norms).to(_sum_type(losses[0])), torch.cat(losses)
 
-    def _add_carefully(
-        self,
-        strategy: Strategy,
-        sums: dict[str, Tensor],
-        x: Any,
-        y: Any,
-        l2_clip: float,
-        sound: Tensor,
-        norms: Tensor,
-    ) -> Tensor:
-        """Sound examples once more without the others, then the others one by one in double precision."""
-        views = torch.arange(self._views, device=sound.device)
-        for kind in (True, False):
-            places = (sound == kind).nonzero().flatten()
-            while len(places):
-                now, places = (places, places[:0]) if kind else (places[:1], places[1:])
-                rows = (now[:, None] * self._views + views).flatten()
-                inputs, targets = batches.select(x, rows), batches.select(y, now)
-                if kind:
-                    norms[now] = self._add(strategy, sums, inputs, targets, l2_clip)[0].double()
-                else:
-                    norms[now] = self._add_alone(sums, inputs, targets, l2_clip)
-        return norms
 
-    def _add_alone(self, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float) -> Tensor:
-        """One example whose gradient is formed; infinity and no addition if it is not finite."""
-        _, gradients = fallback.by_loop(self._model, self._loss, self._parameters, x, y, self._views)
-        whole = {
-            name: value.double() + self._penalty * self._parameters[name].detach() for name, value in gradients.items()
-        }
-        squares = torch.zeros(1, self._groups, dtype=torch.float64, device=next(iter(whole.values())).device)
-        for name, value in whole.items():
-            squares[0, self._group[name]] += value.square().sum()
-        norms = squares.sqrt()
-        if not bool(torch.isfinite(norms).all()):
-            return torch.tensor(torch.inf, dtype=torch.float64)
-        factors = self.clipping.factors(norms, l2_clip)
-        for name, value in whole.items():
-            sums[name] += (value[0] * factors[0, self._group[name]]).to(sums[name].dtype)
-        return torch.linalg.vector_norm(norms)
+def _accumulate(sums: dict[str, Tensor], name: str, value: Tensor) -> None:
+    if name in sums:
+        sums[name] += value
+    else:  # the first is taken as it is: no zeros to write and to read
+        sums[name] = value
 
 
 def _zeros(parameter: Tensor) -> Tensor:
-    """To sum in: sums are never kept in less than single precision."""
-    return torch.zeros_like(parameter, dtype=torch.promote_types(parameter.dtype, torch.float32), requires_grad=False)
+    return torch.zeros_like(parameter, dtype=_sum_type(parameter), requires_grad=False)
+
+
+def _sum_type(value: Tensor) -> torch.dtype:
+    """Sums are never kept in less than single precision."""
+    return torch.promote_types(value.dtype, torch.float32)
 
 
 def _positive(name: str, value: float) -> float:

@@ -1,8 +1,8 @@
 """What one use of a parameter adds to each example's gradient, in whatever form costs least.
 
-A piece knows the squared norm of each example's part and, once the clip factors are known, their weighted sum. Parts that
-were formed whole are summed from what was measured. Parts that never are formed (an outer product, a Gram matrix) also
-say how much they cancel, because the weighted sum rounds anew: an example that cancels too much is done over, whole.
+A piece knows the squared norm of each example's part and, once the clip factors are known, their weighted sum. Parts
+that were formed whole are summed from what was measured. Parts that never are formed (an outer product, a Gram matrix)
+also say how much they cancel, because the weighted sum rounds anew: an example that cancels too much is done over.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,27 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from sordino.gradients import products
+
 _BLOCK = 1024
 _SAFE_SQUARE = 1e-30
+
+
+class Measured:
+    """A piece whose norms are known."""
+
+    squares: Tensor
+    """Squared norms, (B,) in double precision; NaN where they could not be told well enough."""
+    mass: Tensor | None = None
+    """Σ of the norms of the terms: what the norm would be if nothing cancelled. None if the gradients were formed."""
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        """Σ over the examples of factor·gradient."""
+        raise NotImplementedError
+
+    def inner(self, weight: Tensor) -> Tensor:
+        """⟨gradient, weight⟩ of each example, in double precision."""
+        raise NotImplementedError
 
 
 class Piece(Protocol):
@@ -24,34 +43,18 @@ class Piece(Protocol):
     def signature(self) -> str:
         """The shapes that decide which route is fastest."""
 
-    def measure(self, route: str) -> "Measured": ...
+    def measure(self, route: str) -> Measured: ...
 
     def whole(self) -> Tensor:
         """The gradients themselves, (B, *shape of the parameter)."""
 
 
-class Measured(Protocol):
-    """A piece whose norms are known."""
+class Whole(Measured):
+    """Gradients that were formed, (B, *shape); of a kernel maybe with its channels last."""
 
-    squares: Tensor
-    """Squared norms, (B,) in double precision."""
-    mass: Tensor | None
-    """Σ of the norms of the terms that were summed: what the norm would be without cancellation. None if formed whole."""
-
-    def weighted_sum(self, factors: Tensor) -> Tensor:
-        """Σ over the examples of factor·gradient."""
-
-    def inner(self, weight: Tensor) -> Tensor:
-        """⟨gradient, weight⟩ of each example, in double precision."""
-
-
-class Whole:
-    """Gradients that were formed: (B, *shape)."""
-
-    mass = None
-
-    def __init__(self, gradients: Tensor) -> None:
-        self._gradients = gradients
+    def __init__(self, gradients: Tensor, *, channels_last: bool = False, squares: Tensor | None = None) -> None:
+        self._gradients, self._channels_last = gradients, channels_last
+        self._squares = squares
 
     def routes(self) -> Sequence[str]:
         return ("whole",)
@@ -60,18 +63,19 @@ class Whole:
         return ""
 
     def measure(self, route: str) -> "Whole":
-        self.squares = squared_norms(self._gradients)
+        self.squares = squared_norms(self._gradients) if self._squares is None else self._squares
         return self
 
     def whole(self) -> Tensor:
-        return self._gradients
+        return self._gradients.movedim(-1, 2) if self._channels_last else self._gradients
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         rows = self._gradients.flatten(1)
-        return (factors.to(rows.dtype) @ rows).view(self._gradients.shape[1:])
+        total = (factors.to(rows.dtype) @ rows).view(self._gradients.shape[1:])
+        return total.movedim(-1, 1) if self._channels_last else total
 
     def inner(self, weight: Tensor) -> Tensor:
-        return self._gradients.flatten(1).double() @ weight.double().flatten()
+        return self.whole().flatten(1).double() @ weight.double().flatten()
 
 
 class OuterSum:
@@ -106,7 +110,7 @@ class OuterSum:
         return torch.bmm(self._g.transpose(1, 2), self._a)
 
 
-class _FactoredSum:
+class _FactoredSum(Measured):
     def __init__(self, g: Tensor, a: Tensor, route: str) -> None:
         self._g, self._a = g, a
         if route == "outer":
@@ -123,7 +127,7 @@ class _FactoredSum:
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         g = (self._g * factors.to(self._g.dtype)[:, None, None]).flatten(0, 1)
-        return g.T @ self._a.flatten(0, 1)
+        return products.transposed_product(g, self._a.flatten(0, 1))
 
     def inner(self, weight: Tensor) -> Tensor:
         return ((self._g.double() @ weight.double()) * self._a).flatten(1).sum(1)

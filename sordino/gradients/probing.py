@@ -1,5 +1,6 @@
 """Looks at a model before its first batch: do its examples mix, and do the layer rules give its gradients?"""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -8,15 +9,15 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sordino.gradients import batches, fallback
-from sordino.gradients.batches import Loss
+from sordino.gradients.batches import Loss, Setup
 from sordino.gradients.pieces import Measured
+from sordino.gradients.strategies import Strategy
 
 
 class ExamplesMixError(ValueError):
     """A model in which one example's input changes another example's loss: no clip bounds what an example does."""
 
 
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _TOLERANCE = 1e-5
 
 
@@ -26,13 +27,14 @@ def refuse_mixing(model: nn.Module, loss: Loss, x: Any, y: Any, views: int) -> N
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training:
             raise ExamplesMixError(
                 f"layer {name or 'model'} ({type(layer).__name__} in training mode) mixes examples: use "
-                "sordino.gradients.repair(model), which puts group norms in place of batch norms, or put it in evaluation mode"
+                "sordino.gradients.repair(model), which puts group norms in its place, or put it in evaluation mode"
             )
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and (
             layer.scale_grad_by_freq or layer.max_norm is not None
         ):
             raise ExamplesMixError(
-                f"layer {name or 'model'} ({type(layer).__name__}) mixes examples: set max_norm=None and scale_grad_by_freq=False"
+                f"layer {name or 'model'} ({type(layer).__name__}) mixes examples: set max_norm=None and "
+                "scale_grad_by_freq=False"
             )
     x, y = three(x, y, views)
     with untouched(model), torch.no_grad():
@@ -53,40 +55,60 @@ def refuse_mixing(model: nn.Module, loss: Loss, x: Any, y: Any, views: int) -> N
                 )
 
 
-def agrees(
-    strategy: Callable[[Any, Any], tuple[Tensor, dict[str, Measured]]],
-    model: nn.Module,
-    loss: Loss,
-    parameters: dict[str, Tensor],
-    x: Any,
-    y: Any,
-    views: int,
-) -> bool:
-    """Whether the strategy gives the norms and the sum that plain autograd gives, example by example."""
-    x, y = three(x, y, views)
-    with untouched(model):
-        torch.manual_seed(0)
-        expected_losses, expected = fallback.by_loop(model, loss, parameters, x, y, views)
-        torch.manual_seed(0)
-        losses, parts = strategy(x, y)
-    if not _same(expected_losses, losses):
-        return False
-    factors = torch.tensor([0.5, 1.0, -2.0], dtype=torch.float64, device=losses.device)
-    for name, gradients in expected.items():
-        size = torch.linalg.vector_norm(gradients.flatten(1).double(), dim=1)
-        if name not in parts:
-            if bool((size > 0).any()):
-                return False
-            continue
-        scale = float(size.max()) + 1e-12
-        found = parts[name].squares.sqrt()
-        if not bool((torch.nan_to_num(found, nan=0.0) - size).abs().max() <= 1e-3 * scale) and not found.isnan().any():
-            return False
-        total = (gradients.double() * factors.view(-1, *[1] * (gradients.ndim - 1))).sum(0)
-        difference = torch.linalg.vector_norm(parts[name].weighted_sum(factors).double() - total)
-        if not float(difference) <= 1e-3 * scale:
-            return False
-    return True
+def agrees(strategy: Strategy, setup: Setup, x: Any, y: Any, *, tolerance: float) -> bool:
+    """Whether the strategy gives the losses, norms and sums that plain autograd gives, example by example.
+
+    Models with randomness (dropout) are compared in evaluation mode.
+    """
+    x, y = three(x, y, setup.views)
+    modes = {layer: layer.training for layer in setup.model.modules()}
+    with untouched(setup.model):
+        if _is_random(setup, x, y):
+            setup.model.eval()
+        try:
+            expected_losses, expected = fallback.by_loop(setup.model, setup.loss, setup.parameters, x, y, setup.views)
+            losses, parts = strategy(x, y)
+        finally:
+            for layer, training in modes.items():
+                layer.training = training
+    if not bool(torch.isfinite(expected_losses).all()):
+        return True  # nothing can be told from such examples; whatever is not finite will add nothing
+    close = torch.allclose(losses.double(), expected_losses.double(), rtol=tolerance, atol=tolerance)
+    return close and all(_same_part(parts.get(name), value, tolerance) for name, value in expected.items())
+
+
+def _same_part(part: Measured | None, expected: Tensor, tolerance: float) -> bool:
+    rows = expected.flatten(1).double()
+    norms = torch.linalg.vector_norm(rows, dim=1)
+    scale = float(norms.max())
+    if part is None or scale == 0:
+        return scale == 0
+    found = torch.where(part.squares.isnan(), norms, part.squares.sqrt())  # NaN: to be formed alone anyway
+    factors = torch.tensor([0.5, 1.0, -2.0], dtype=torch.float64, device=rows.device)
+    difference = torch.linalg.vector_norm(part.weighted_sum(factors).double().flatten() - factors @ rows)
+    return float((found - norms).abs().max()) <= tolerance * scale and float(difference) <= tolerance * scale
+
+
+def in_double_precision(setup: Setup, x: Any, y: Any) -> tuple[Setup, Any, Any]:
+    """The same in double precision, on a copy of the model."""
+    model = copy.deepcopy(setup.model).double()
+    parameters: dict[str, Tensor] = {
+        name: value for name, value in model.named_parameters() if name in setup.parameters
+    }
+
+    def double(leaf: Any) -> Any:
+        return leaf.double() if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point else leaf
+
+    x, y = three(x, y, setup.views)
+    return Setup(model, setup.loss, parameters, setup.views), pytree.tree_map(double, x), pytree.tree_map(double, y)
+
+
+def _is_random(setup: Setup, x: Any, y: Any) -> bool:
+    found = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        found.append(batches.losses_of(setup.model, setup.loss, x, y, 3, setup.views))
+    return not torch.equal(*found)
 
 
 def three(x: Any, y: Any, views: int) -> tuple[Any, Any]:

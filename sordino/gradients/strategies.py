@@ -60,13 +60,9 @@ class Formed:
         loss: Loss,
         parameters: Parameters,
         views: int,
-        dtype: torch.dtype | None = None,
     ) -> None:
-        self._how = lambda x, y: how(model, loss, parameters, x, y, views)
-        self._dtype = dtype
+        self._how: Callable[[Any, Any], PerExample] = lambda x, y: how(model, loss, parameters, x, y, views)
 
     def __call__(self, x: Any, y: Any) -> tuple[Tensor, dict[str, Measured]]:
         losses, gradients = self._how(x, y)
-        return losses, {
-            name: Whole(value.to(self._dtype or value.dtype)).measure("whole") for name, value in gradients.items()
-        }
+        return losses, {name: Whole(value).measure("whole") for name, value in gradients.items()}

@@ -7,7 +7,7 @@ the layer's tensors are still in the processor's cache; sums wait until every no
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -56,7 +56,7 @@ class Tape:
     def tap(self, use: Use, *inputs: Any) -> Any:
         """Run a layer; its parameters' pieces come with the backward pass."""
         self._expected.update(use.parameters)
-        return _Tap.apply(self, use, self._anchor, *inputs)
+        return _Tap.apply(self, use, self._anchor, *inputs)  # type: ignore[no-untyped-call]
 
     def expect(self, parameter: str, leaf: Tensor) -> None:
         """A per-example copy of a parameter that autograd itself will differentiate."""
@@ -102,8 +102,13 @@ class Tape:
         return x.shape[dimension] // self.examples, x.movedim(dimension, 0)
 
     def _measure(self, name: str, piece: Piece) -> Measured:
-        with torch.autocast(self._anchor.device.type, enabled=False):
+        with without_autocast(self._anchor.device.type):
             return self._routes.measure(name, piece)
+
+
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Norms and sums are never taken in less than single precision."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 class _Tap(torch.autograd.Function):
@@ -223,7 +228,7 @@ def installed(model: nn.Module, rules: Mapping[str, Rule], watched: Mapping[str,
         for name, rule in rules.items():
             modules[name].__dict__["forward"] = partial(rule, tape, name, modules[name])
         for module, name, value in places:
-            module._parameters[name] = value  # type: ignore[assignment]
+            module._parameters[name] = value
         yield
     finally:
         for name in rules:

@@ -1,8 +1,8 @@
 """Parameters that a model uses outside the layers that have rules.
 
-While a batch passes, every trainable parameter in the model is a `Watched` tensor. Layers with rules take its plain value.
-Any other operation that meets one comes here, so that no use of a parameter can go unseen: it is done on a copy for
-each example, whose gradient autograd finds, or, if it is none of the few below, the whole model takes the fallback.
+While a batch passes, every trainable parameter in the model is a `Watched` tensor. Layers with rules take its plain
+value. Any other operation that meets one comes here, so that no use of a parameter can go unseen: it is done on a copy
+for each example, whose gradient autograd finds, or, if no rule covers it, the whole model takes the fallback.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,9 @@
 """What ties a run to its key: same plan, same data, same environment, or no repeated step.
 
 Where all agree, a lost step is repeated bit for bit and shows nothing new, so it is not charged again. In another
-environment rounding may differ, and a repeated step would be a second release with the same noise: lost steps then
-get fresh randomness and are charged again, out of the plan's own steps. Other plans or data are refused.
+environment, or with other rules and chunks for the gradients, rounding may differ, and a repeated step would be a
+second release with the same noise: lost steps then get fresh randomness and are charged again, out of the plan's own
+steps. Other plans or data are refused.
 """
 
 import hashlib
@@ -19,8 +20,7 @@ import torch
 from sordino.budget.ledger_file import partial_of
 from sordino.budget.statement import versions
 from sordino.mechanisms.streams import Streams, bound_streams, data_tag, new_secret, secret_from_seed
-from sordino.training.dpsgd import Momentum, Trainee
-from sordino.training.plan import Plan
+from sordino.training.dpsgd import Training
 from sordino.training.run import Run, RunError
 
 _FILE = "key.json"
@@ -37,21 +37,24 @@ class Continuity:
     plan: str
     data: str
     environment: dict[str, Any]
+    choices: dict[str, Any]
+    """The rules and chunks by which the model's gradients are computed."""
     era: int
     lost: int
 
     @property
     def streams(self) -> Streams:
-        facts = {name: getattr(self, name) for name in ("plan", "data", "environment", "era", "lost")}
+        facts = {name: getattr(self, name) for name in ("plan", "data", "environment", "choices", "era", "lost")}
         return bound_streams(bytes.fromhex(self.secret), facts)
 
 
-def new(plan: Plan, optimiser: Momentum, trainee: Trainee, seed: int | None) -> Continuity:
+def new(training: Training, seed: int | None) -> Continuity:
     """A bond with a new secret, to be kept before anything is drawn; from a seed only for tests and experiments."""
     secret = new_secret() if seed is None else secret_from_seed(seed)
-    digest, tag = _digest(plan, optimiser, trainee), data_tag(secret, *trainee.data())
+    digest, tag = _digest(training), data_tag(secret, *training.trainee.data())
     name = hmac.new(secret, f"run {digest} {tag}".encode(), hashlib.sha256).hexdigest()[:16]
-    return Continuity(secret.hex(), name, seed, digest, tag, environment(), era=0, lost=0)
+    choices = training.trainee.choose(None, training.plan.sampler.expected_batch_size)
+    return Continuity(secret.hex(), name, seed, digest, tag, environment(), choices, era=0, lost=0)
 
 
 def keep(run: Run, bond: Continuity) -> None:
@@ -59,22 +62,25 @@ def keep(run: Run, bond: Continuity) -> None:
 
 
 def resume(
-    run: Run, before: Continuity, plan: Plan, optimiser: Momentum, trainee: Trainee, seed: int | None, *, lost: int
+    run: Run, before: Continuity, training: Training, seed: int | None, *, lost: int, repeatable: bool
 ) -> Continuity:
     """The bond under which an unfinished run may go on; `lost` steps are charged but not in its checkpoint."""
-    if before.plan != _digest(plan, optimiser, trainee) or before.seed != seed:
+    if before.plan != _digest(training) or before.seed != seed:
         raise RunError(f"{run.folder} was started with another plan, optimiser, model or seed: resuming it is refused")
-    if before.data != data_tag(bytes.fromhex(before.secret), *trainee.data()):
+    if before.data != data_tag(bytes.fromhex(before.secret), *training.trainee.data()):
         raise RunError(f"{run.folder} was started with other data: resuming it is refused")
-    if before.environment == environment():
+    here, sampler = environment(), training.plan.sampler
+    known = before.choices if before.environment == here else None
+    choices = training.trainee.choose(known, sampler.expected_batch_size)
+    if repeatable and before.environment == here and before.choices == choices:
         return before
-    if not plan.sampler.memoryless:
+    if not sampler.memoryless:
         raise RunError(
-            f"{run.folder} was started in another environment (versions, threads or processor), and its batches belong "
-            "to an epoch's one order: go on in that environment, or start a new run"
+            f"{run.folder} was started in another environment (versions, threads, processor or rules), and its batches "
+            "belong to an epoch's one order: go on in that environment, or start a new run"
         )
     # The era keeps a return to an earlier environment from meeting its old noise again.
-    now = replace(before, environment=environment(), era=before.era + 1, lost=lost)
+    now = replace(before, environment=here, choices=choices, era=before.era + 1, lost=lost)
     keep(run, now)
     return now
 
@@ -126,6 +132,5 @@ def _processor() -> list[str]:
     return [torch.backends.cpu.get_cpu_capability(), known]
 
 
-def _digest(plan: Plan, optimiser: Momentum, trainee: Trainee) -> str:
-    text = json.dumps([plan.to_json(), optimiser.to_json(), trainee.facts()], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+def _digest(training: Training) -> str:
+    return hashlib.sha256(json.dumps(training.facts(), sort_keys=True).encode()).hexdigest()

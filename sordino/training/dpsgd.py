@@ -1,10 +1,11 @@
 """DP-SGD, readable in one go: draw, clip and sum, add noise, divide by the expected batch size, step.
 
-What gives the clipped sums is behind a seam (`Trainee`): a linear head has them in closed form.
+What gives the clipped sums is behind a seam (`Trainee`): a linear head has them in closed form, any other model from
+the clipped-gradient engine.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,83 +14,124 @@ from torch import Tensor
 
 from sordino.mechanisms.gaussian import gaussian_noise
 from sordino.mechanisms.streams import Stream, Streams
+from sordino.training.averaging import Averaging
+from sordino.training.optimisers import Optimiser, State, Weights
 from sordino.training.plan import Plan
+from sordino.training.quantile_clip import SENSITIVITY
+
+
+class ClippedSum(NamedTuple):
+    """What a trainee gives for a draw. Both are private: only `release` may show something of them."""
+
+    sums: Weights
+    norms: Tensor
+    """Of each example's gradient before the clip."""
 
 
 class Trainee(Protocol):
     """A model with its private data: parameters, and sums of clipped per-example gradients at them."""
 
-    parameters: dict[str, Tensor]
+    @property
+    def parameters(self) -> Weights:
+        """What is trained; an optimiser changes it in place."""
+
+    def weights(self) -> Weights:
+        """All that makes up the model: the parameters, and what is fixed."""
+
+    def load(self, weights: Weights) -> None: ...
 
     def initialise(self, streams: Streams) -> None: ...
 
-    def facts(self) -> dict[str, Any]: ...
+    def facts(self) -> dict[str, Any]:
+        """What the model is, for binding a run to it."""
 
-    def data(self) -> tuple[NDArray[Any], ...]: ...
+    def data(self) -> tuple[NDArray[Any], ...]:
+        """The private arrays, for binding a run to them."""
 
-    def clipped_sum(self, indices: NDArray[np.int64], l2_clip: float) -> dict[str, Tensor]: ...
+    def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
+        """Settle all that decides how sums are rounded, as known from before if that can be; and what it is now."""
+
+    def clipped_sum(
+        self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator
+    ) -> ClippedSum: ...
 
 
 @dataclass(frozen=True)
-class Momentum:
-    """Stochastic gradient descent with a heavy ball: v ← momentum·v + g, w ← w − learning_rate·v."""
+class Training:
+    """What is to be done: a plan, the model under it, and how noisy gradients become weights."""
 
-    learning_rate: float
-    momentum: float = 0.9
+    plan: Plan
+    trainee: Trainee
+    optimiser: Optimiser
+    averaging: Averaging | None = None
 
-    def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < float("inf"):
-            raise ValueError(f"the learning rate must be a positive finite number, not {self.learning_rate!r}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must lie in [0, 1), not {self.momentum!r}")
+    def facts(self) -> list[Any]:
+        """All that must be the same for a run to go on."""
+        average = None if self.averaging is None else self.averaging.to_json()
+        return [self.plan.to_json(), self.optimiser.to_json(), average, self.trainee.facts()]
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    def start(self) -> "Standing":
+        parameters = self.trainee.parameters
+        average = None if self.averaging is None else self.averaging.start(parameters)
+        return Standing(0, self.plan.l2_clip, self.optimiser.start(parameters), average)
 
-    def start(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: torch.zeros_like(value) for name, value in parameters.items()}
 
-    def step(self, parameters: dict[str, Tensor], velocity: dict[str, Tensor], gradient: dict[str, Tensor]) -> None:
-        for name, value in parameters.items():
-            velocity[name].mul_(self.momentum).add_(gradient[name])
-            value.sub_(self.learning_rate * velocity[name])
+@dataclass
+class Standing:
+    """Where a run stands, besides its weights: all of it computed from releases."""
+
+    done: int
+    l2_clip: float
+    state: State
+    average: Weights | None
 
 
 class Diverged(ValueError):  # noqa: N818
     """The parameters are no longer finite numbers."""
 
 
-def train_steps(
-    plan: Plan,
-    trainee: Trainee,
-    optimiser: Momentum,
-    velocity: dict[str, Tensor],
-    streams: Streams,
-    first: int,
-    last: int,
-) -> None:
-    """Steps first … last−1 of the plan.
+def train_steps(training: Training, standing: Standing, streams: Streams, last: int) -> None:
+    """Steps of the plan from where the run stands up to the last, which is left out.
 
     Guarantee: each step is one of the plan's step events; the ledger must hold it before the step is drawn.
     """
+    plan, trainee = training.plan, training.trainee
     with torch.no_grad():
-        for step in range(first, last):
+        for step in range(standing.done, last):
             indices = plan.sampler.draw(streams, step)
-            sums = trainee.clipped_sum(indices, plan.l2_clip)
-            optimiser.step(trainee.parameters, velocity, noisy_mean(sums, plan, streams, step))
+            clipped = trainee.clipped_sum(indices, standing.l2_clip, streams.generator(Stream.AUGMENTATION, step))
+            deviation = plan.noise_multiplier * standing.l2_clip / plan.sampler.expected_batch_size
+            gradient, standing.l2_clip = release(clipped, standing.l2_clip, plan, streams, step)
+            training.optimiser.step(trainee.parameters, standing.state, gradient, step, deviation)
+            if training.averaging is not None and standing.average is not None:
+                training.averaging.step(standing.average, trainee.parameters, step)
+            standing.done = step + 1
 
 
-def noisy_mean(sums: dict[str, Tensor], plan: Plan, streams: Streams, step: int) -> dict[str, Tensor]:
-    """The sums with the plan's noise, divided by the public expected batch size, never by the realised one."""
+def release(clipped: ClippedSum, l2_clip: float, plan: Plan, streams: Streams, step: int) -> tuple[Weights, float]:
+    """All that a step shows of its draw: the noisy mean gradient, and the clip of the next step.
+
+    Guarantee: one of the plan's step events, if each example's part of the sums is within l2_clip.
+    """
     generator = streams.generator(Stream.NOISE, step)
-    deviation = plan.noise_multiplier * plan.l2_clip
+    mean = noisy_mean(clipped.sums, l2_clip, plan, generator)
+    if plan.quantile_clip is None:
+        return mean, l2_clip
+    noise = gaussian_noise(generator, (), plan.quantile_clip.noise_multiplier * SENSITIVITY)
+    count = plan.quantile_clip.count(clipped.norms, l2_clip) + float(noise)
+    return mean, plan.quantile_clip.next_clip(l2_clip, count, plan.sampler.expected_batch_size, plan.l2_clip)
+
+
+def noisy_mean(sums: Weights, l2_clip: float, plan: Plan, generator: np.random.Generator) -> Weights:
+    """The sums with the plan's noise, divided by the public expected batch size, never by the realised one."""
+    deviation = plan.noise_multiplier * l2_clip
     mean = {}
     for name in sorted(sums):  # one order, so that the same key gives the same noise to the same parameter
-        noise = torch.from_numpy(gaussian_noise(generator, tuple(sums[name].shape), deviation))
+        noise = torch.from_numpy(gaussian_noise(generator, tuple(sums[name].shape), deviation)).to(sums[name].device)
         mean[name] = ((sums[name].double() + noise) / plan.sampler.expected_batch_size).to(sums[name].dtype)
     return mean
 
 
-def check_finite(parameters: dict[str, Tensor]) -> None:
+def check_finite(parameters: Weights) -> None:
     if not all(bool(torch.isfinite(value).all()) for value in parameters.values()):
         raise Diverged("training diverged: the parameters are no longer finite; lower the learning rate")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.mechanisms.streams import Streams
+from sordino.training.dpsgd import ClippedSum
 
 _LARGEST_NORM, _LEAST_FACTOR = 1e18, 1e-20
 
@@ -49,7 +50,19 @@ class LinearClassifier:
         """The private arrays, for binding a run to them."""
         return self._vectors.numpy(), self._labels.numpy()
 
-    def clipped_sum(self, indices: NDArray[np.int64], l2_clip: float) -> dict[str, Tensor]:
+    def weights(self) -> dict[str, Tensor]:
+        return self.parameters
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        self.parameters = weights
+
+    def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
+        """Nothing to choose: the closed form is the only way."""
+        return {}
+
+    def clipped_sum(
+        self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator | None = None
+    ) -> ClippedSum:
         """Σ over these examples of g·min(1, l2_clip/‖g‖); zeros for an empty batch.
 
         Guarantee: one example more or less moves the sum by at most l2_clip, but for rounding.
@@ -72,7 +85,7 @@ class LinearClassifier:
             residuals = torch.where(usable[:, None], residuals, 0)
             factors = torch.where(usable, factors, 0)
         residuals *= factors[:, None]
-        return {"weight": residuals.T @ inputs, "bias": residuals.sum(dim=0)}
+        return ClippedSum({"weight": residuals.T @ inputs, "bias": residuals.sum(dim=0)}, gradient_norms)
 
 
 def predict(parameters: dict[str, Tensor], vectors: Tensor) -> Tensor:

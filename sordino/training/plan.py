@@ -8,6 +8,7 @@ from typing import Any
 from sordino.budget import Event, Ledger, Repeated, calibration, cost
 from sordino.budget.steps import check_delta_against_n, steps_for
 from sordino.data.samplers import PoissonSampler, Sampler, sampler_from_json, sampler_to_json
+from sordino.training.quantile_clip import QuantileClip
 
 
 @dataclass(frozen=True)
@@ -15,13 +16,16 @@ class Plan:
     """What a training run may do to the data. The loop takes everything from here, so what is accounted is what runs.
 
     Guarantee: `steps` releases of a sum of per-example gradients, each clipped to l2_clip, over the sampler's draw,
-    with N(0, (noise_multiplier·l2_clip)²) added to every coordinate: the plan's `event`.
+    with N(0, (noise_multiplier·l2_clip)²) added to every coordinate: the plan's `event`. With a `quantile_clip`,
+    l2_clip is the first step's, and each draw also releases a noisy count; the two are one Gaussian release with the
+    `effective_noise_multiplier`, and that is what the event says. noise_multiplier stays the gradient's own.
     """
 
     sampler: Sampler
     l2_clip: float
     noise_multiplier: float
     steps: int
+    quantile_clip: QuantileClip | None = None
 
     def __post_init__(self) -> None:
         if not (isinstance(self.l2_clip, int | float) and 0 < self.l2_clip < math.inf):
@@ -29,6 +33,7 @@ class Plan:
         if type(self.steps) is not int or self.steps < 1:
             raise ValueError(f"steps must be a whole number of at least 1, not {self.steps!r}")
         self.sampler.event(self.noise_multiplier)  # checks the noise multiplier
+        self.sampler.event(self.effective_noise_multiplier)
 
     @classmethod
     def calibrated(
@@ -42,6 +47,7 @@ class Plan:
         l2_clip: float,
         ledger: Ledger | None = None,
         sampling: Callable[[int, int], Sampler] = PoissonSampler,
+        quantile_clip: QuantileClip | None = None,
         adjacency: str = "zero-out",
     ) -> "Plan":
         """The plan with the least noise that meets the target; with a ledger, after all that it already holds.
@@ -66,11 +72,22 @@ class Plan:
             adjacency,
             price_of=None if ledger is None else ledger.epsilon_if,
         )
-        return cls(sampler, l2_clip, sigma, steps)
+        own = sigma if quantile_clip is None else quantile_clip.beside(sigma)
+        return cls(sampler, l2_clip, own, steps, quantile_clip)
+
+    @property
+    def effective_noise_multiplier(self) -> float:
+        """Of all that a step releases of its draw, together."""
+        return self.noise_multiplier if self.quantile_clip is None else self.quantile_clip.joint(self.noise_multiplier)
 
     @property
     def step_event(self) -> Event:
-        return self.sampler.event(self.noise_multiplier)
+        return self.sampler.event(self.effective_noise_multiplier)
+
+    @property
+    def claimed_step(self) -> Event | None:
+        """What others would charge for a step without proof."""
+        return self.sampler.claimed(self.effective_noise_multiplier)
 
     @property
     def event(self) -> Event:
@@ -86,6 +103,7 @@ class Plan:
             "l2_clip": self.l2_clip,
             "noise_multiplier": self.noise_multiplier,
             "steps": self.steps,
+            "quantile_clip": None if self.quantile_clip is None else self.quantile_clip.to_json(),
         }
 
     @classmethod
@@ -95,4 +113,5 @@ class Plan:
             document["l2_clip"],
             document["noise_multiplier"],
             document["steps"],
+            None if document["quantile_clip"] is None else QuantileClip(**document["quantile_clip"]),
         )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sordino.data import DataError, Facts
 from sordino.features.encoding import OneHot, Scaled
 from sordino.features.orientation import OrientedGradients
-from sordino.training.dpsgd import Momentum
+from sordino.training.optimisers import SGD
 
 Features = Callable[[Any], NDArray[np.float32]]
 
@@ -40,10 +40,10 @@ class LinearRecipe:
     def expected_batch_size(self, n: int) -> int:
         return min(n, max(self.least_batch, round(self.sample_rate * n)))
 
-    def optimiser(self, n: int, epsilon: float) -> Momentum:
+    def optimiser(self, n: int, epsilon: float) -> SGD:
         """Fewer records or a smaller ε mean more noise a step: the learning rate shrinks in proportion."""
         share = min(1.0, (n / 60_000) * (epsilon / 3))
-        return Momentum(self.learning_rate * share, self.momentum)
+        return SGD(self.learning_rate * share, self.momentum)
 
     def features(self, facts: Facts) -> Features:
         """A fixed function of one example, from public facts alone."""

@@ -1,4 +1,6 @@
-"""The loop: noise of the planned size on the sum, division by the expected batch size, the heavy ball."""
+"""The loop: noise of the planned size on the sum, division by the expected batch size, count and gradient one event."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,19 +9,33 @@ from scipy import stats
 
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Stream, Streams
-from sordino.training.dpsgd import Diverged, Momentum, check_finite, noisy_mean, train_steps
+from sordino.training.dpsgd import ClippedSum, Diverged, Training, check_finite, noisy_mean, release, train_steps
 from sordino.training.linear import LinearClassifier
+from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
+from sordino.training.quantile_clip import QuantileClip
 
 STREAMS = Streams(bytes(range(16)))
 PLAN = Plan(PoissonSampler(200, 20), l2_clip=0.5, noise_multiplier=3.0, steps=50)
 
 
-def test_noise_is_normal_scaled_by_clip_and_expected_batch() -> None:
+def noise(step: int) -> np.random.Generator:
+    return STREAMS.generator(Stream.NOISE, step)
+
+
+def linear() -> LinearClassifier:
+    generator = np.random.default_rng(0)
+    model = LinearClassifier(generator.normal(size=(200, 4)).astype(np.float32), generator.integers(0, 3, 200), 3)
+    model.initialise(STREAMS)
+    return model
+
+
+@pytest.mark.parametrize("clip", [0.5, 0.02])
+def test_noise_is_normal_scaled_by_the_clip_of_the_step_and_the_expected_batch(clip: float) -> None:
     sums = {"weight": torch.zeros(100, 200), "bias": torch.zeros(5000)}
-    means = [noisy_mean(sums, PLAN, STREAMS, step) for step in range(3)]
+    means = [noisy_mean(sums, clip, PLAN, noise(step)) for step in range(3)]
     for mean in means:
-        standard = np.concatenate([value.numpy().ravel() for value in mean.values()]) * 20 / 1.5
+        standard = np.concatenate([value.numpy().ravel() for value in mean.values()]) * 20 / (3 * clip)
         assert stats.kstest(standard, "norm").pvalue > 1e-3
         assert standard.var() == pytest.approx(1, rel=0.04)
     # Steps and parameters are independent of each other.
@@ -29,44 +45,60 @@ def test_noise_is_normal_scaled_by_clip_and_expected_batch() -> None:
 
 def test_the_sum_is_divided_by_the_expected_batch_whatever_was_drawn() -> None:
     quiet = Plan(PoissonSampler(200, 20), l2_clip=1e-9, noise_multiplier=1e-6, steps=1)
-    mean = noisy_mean({"bias": torch.full((3,), 40.0)}, quiet, STREAMS, 0)
+    mean = noisy_mean({"bias": torch.full((3,), 40.0)}, quiet.l2_clip, quiet, noise(0))
     np.testing.assert_allclose(mean["bias"], 2.0)
 
 
 def test_steps_use_their_own_draw_and_noise() -> None:
-    generator = np.random.default_rng(0)
-    model = LinearClassifier(generator.normal(size=(200, 4)).astype(np.float32), generator.integers(0, 3, 200), 3)
-    model.initialise(STREAMS)
-    optimiser = Momentum(0.5, 0.9)
-    velocity = optimiser.start(model.parameters)
-    expected_weight = torch.zeros(3, 4)
-    expected_velocity = torch.zeros(3, 4)
-    train_steps(PLAN, model, optimiser, velocity, STREAMS, 0, 1)
-    model_again = LinearClassifier(*model.data(), 3)
-    model_again.initialise(STREAMS)
-    sums = model_again.clipped_sum(PLAN.sampler.draw(STREAMS, 0), PLAN.l2_clip)
+    model, again = linear(), linear()
+    training = Training(PLAN, model, SGD(0.5, momentum=0.9))
+    train_steps(training, training.start(), STREAMS, 1)
+    sums = again.clipped_sum(PLAN.sampler.draw(STREAMS, 0), PLAN.l2_clip).sums
     # Noise comes in the order of the parameters' names: bias before weight.
-    normal = STREAMS.generator(Stream.NOISE, 0)
+    normal = noise(0)
     normal.normal(0.0, 1.5, 3)
     gradient = (sums["weight"].double() + torch.from_numpy(normal.normal(0.0, 1.5, (3, 4)))) / 20
-    expected_velocity = 0.9 * expected_velocity + gradient.float()
-    expected_weight -= 0.5 * expected_velocity
-    assert torch.equal(model.parameters["weight"], expected_weight)
+    assert torch.equal(model.parameters["weight"], -0.5 * gradient.float())
 
 
-def test_the_heavy_ball() -> None:
-    optimiser, parameters = Momentum(0.1, 0.5), {"w": torch.tensor([1.0])}
-    velocity = optimiser.start(parameters)
-    for _ in range(2):
-        optimiser.step(parameters, velocity, {"w": torch.tensor([2.0])})
-    np.testing.assert_allclose(velocity["w"], [3.0])
-    np.testing.assert_allclose(parameters["w"], [0.5])
+def test_the_noise_of_the_count_has_half_its_multiplier_and_is_nobody_elses() -> None:
+    plan = replace(PLAN, quantile_clip=QuantileClip(8.0, quantile=0.5, learning_rate=0.1))
+    nobody = ClippedSum({"w": torch.zeros(1)}, torch.zeros(0))
+    clips = np.array([release(nobody, 0.5, plan, STREAMS, step)[1] for step in range(4000)])
+    # The clip moves by exp(−0.1·noise/20); the noise has deviation 8·½.
+    counts = -np.log(clips / 0.5) / 0.1 * 20
+    assert stats.kstest(counts / 4.0, "norm").pvalue > 1e-3
+    gradients = [float(release(nobody, 0.5, plan, STREAMS, step)[0]["w"]) for step in range(4000)]
+    assert abs(np.corrcoef(counts, gradients)[0, 1]) < 0.06
+    assert np.std(gradients) * 20 / 0.5 == pytest.approx(3.0, rel=0.04)
 
 
-@pytest.mark.parametrize(("rate", "momentum"), [(0, 0.9), (float("nan"), 0.9), (float("inf"), 0), (1, 1), (1, -0.1)])
-def test_impossible_optimisers_are_refused(rate: float, momentum: float) -> None:
-    with pytest.raises(ValueError, match=r"learning rate|momentum"):
-        Momentum(rate, momentum)
+def test_the_clip_finds_the_quantile_of_the_norms() -> None:
+    plan = replace(PLAN, steps=150, noise_multiplier=1e-3, quantile_clip=QuantileClip(2.0, 0.7, 0.2))
+    training = Training(plan, linear(), SGD(1e-9))
+    standing = training.start()
+    train_steps(training, standing, STREAMS, 150)
+    norms = training.trainee.clipped_sum(np.arange(200), 1.0, noise(0)).norms
+    assert np.mean(norms.numpy() <= standing.l2_clip) == pytest.approx(0.7, abs=0.15)
+
+
+def test_steps_take_the_clip_from_where_the_run_stands() -> None:
+    plan = replace(PLAN, noise_multiplier=1e-9, quantile_clip=QuantileClip(1.0))
+    clips = []
+
+    class Watching(LinearClassifier):
+        def clipped_sum(self, indices: np.ndarray, l2_clip: float, augmentation: object = None) -> ClippedSum:
+            clips.append(l2_clip)
+            return super().clipped_sum(indices, l2_clip)
+
+    model = Watching(*linear().data(), 3)
+    model.initialise(STREAMS)
+    training = Training(plan, model, SGD(0.1))
+    standing = training.start()
+    train_steps(training, standing, STREAMS, 10)
+    assert clips[0] == 0.5
+    assert len(set(clips)) == 10
+    assert standing.l2_clip not in clips
 
 
 def test_divergence_is_said_in_one_line() -> None:

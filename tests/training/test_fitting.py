@@ -13,14 +13,14 @@ import torch
 from sordino.budget import Ledger
 from sordino.data.samplers import PoissonSampler, ShuffledSampler
 from sordino.training import continuity, dpsgd
-from sordino.training.dpsgd import Momentum
 from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier
+from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
 from sordino.training.run import Run, RunError
 
 PLAN = Plan(PoissonSampler(120, 12), l2_clip=0.5, noise_multiplier=2.0, steps=60)
-OPTIMISER = Momentum(0.5)
+OPTIMISER = SGD(0.5, momentum=0.9)
 
 
 class Killed(Exception):  # noqa: N818
@@ -34,7 +34,7 @@ class Fragile(LinearClassifier):
         super().__init__(*data)
         self.left = dies_at
 
-    def clipped_sum(self, *arguments: Any) -> dict[str, torch.Tensor]:
+    def clipped_sum(self, *arguments: Any) -> dpsgd.ClippedSum:
         if self.left == 0:
             raise Killed
         self.left -= 1
@@ -95,7 +95,7 @@ def test_steps_are_charged_before_they_are_drawn(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
 
     class Watching(Fragile):
-        def clipped_sum(self, *arguments: Any) -> dict[str, torch.Tensor]:
+        def clipped_sum(self, *arguments: Any) -> dpsgd.ClippedSum:
             seen.append((len(seen) + 1, Ledger.open(run.ledger).entries[0].count))
             return super().clipped_sum(*arguments)
 
@@ -113,7 +113,7 @@ def test_another_plan_other_data_or_another_seed_is_refused(tmp_path: Path) -> N
     with pytest.raises(RunError, match="other data"):
         train(run, model(shift=1e-3))
     with pytest.raises(RunError, match="another plan"):
-        fit(run, PLAN, model(), Momentum(0.4), open_ledger(run), seed=1)
+        fit(run, PLAN, model(), SGD(0.4, momentum=0.9), open_ledger(run), seed=1)
     with pytest.raises(RunError, match="another plan"):
         train(run, model(), seed=2)
     with pytest.raises(ValueError, match="other terms"):

@@ -44,7 +44,7 @@ def naive(model: LinearClassifier, indices: np.ndarray, clip: float) -> tuple[to
 def test_sums_equal_a_naive_loop(n: int, width: int, classes: int, seed: int, clip: float) -> None:
     model = classifier(n, width, classes, seed)
     indices = np.flatnonzero(np.random.default_rng(seed).random(n) < 0.7)
-    sums = model.clipped_sum(indices, clip)
+    sums = model.clipped_sum(indices, clip).sums
     weight, bias = naive(model, indices, clip)
     np.testing.assert_allclose(sums["weight"], weight, rtol=1e-5, atol=1e-5 * min(clip, 1))
     np.testing.assert_allclose(sums["bias"], bias, rtol=1e-5, atol=1e-5 * min(clip, 1))
@@ -54,8 +54,8 @@ def test_sums_equal_a_naive_loop(n: int, width: int, classes: int, seed: int, cl
 @given(st.integers(0, 999), st.sampled_from([1e-3, 1.0, 1e4, 1e20, 1e37]), st.sampled_from([1e-7, 0.01, 1.0]))
 def test_one_example_moves_the_sum_by_at_most_the_clip(seed: int, scale: float, clip: float) -> None:
     model = classifier(8, 5, 3, seed, scale)
-    everyone, others = model.clipped_sum(np.arange(8), clip), model.clipped_sum(np.arange(1, 8), clip)
-    alone = model.clipped_sum(np.array([0]), clip)
+    everyone, others = model.clipped_sum(np.arange(8), clip).sums, model.clipped_sum(np.arange(1, 8), clip).sums
+    alone = model.clipped_sum(np.array([0]), clip).sums
     for one in (alone, {name: everyone[name].double() - others[name].double() for name in alone}):
         assert torch.sqrt(sum(value.double().square().sum() for value in one.values())) <= clip * (1 + 1e-4)
 
@@ -71,7 +71,7 @@ def test_a_large_input_with_tiny_residuals_is_clipped_too(exponent: int) -> None
         row = [[float(weight[0, 1]) * huge, -float(weight[0, 0]) * huge, third]]
         adversary = LinearClassifier(np.array(row, np.float32), np.zeros(1, np.int64), 3)
         adversary.parameters = model.parameters | {"bias": torch.zeros(3)}
-        one = adversary.clipped_sum(np.array([0]), 0.1)
+        one = adversary.clipped_sum(np.array([0]), 0.1).sums
         assert torch.sqrt(sum(value.double().square().sum() for value in one.values())) <= 0.1 * (1 + 1e-5)
 
 
@@ -81,14 +81,14 @@ def test_an_example_that_is_not_finite_contributes_zero() -> None:
     vectors[2, 1], vectors[4, 0] = np.nan, np.inf
     damaged = LinearClassifier(vectors, labels, 3)
     damaged.parameters = model.parameters
-    sums = damaged.clipped_sum(np.arange(6), 0.5)
-    expected = model.clipped_sum(np.array([0, 1, 3, 5]), 0.5)
+    sums = damaged.clipped_sum(np.arange(6), 0.5).sums
+    expected = model.clipped_sum(np.array([0, 1, 3, 5]), 0.5).sums
     for name, value in sums.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
 
 
 def test_an_empty_batch_gives_zeros() -> None:
-    sums = classifier(6, 4, 3, seed=1).clipped_sum(np.zeros(0, np.int64), 1.0)
+    sums = classifier(6, 4, 3, seed=1).clipped_sum(np.zeros(0, np.int64), 1.0).sums
     assert all(not value.any() for value in sums.values())
     assert sums["weight"].shape == (3, 4)
 
@@ -112,6 +112,6 @@ def test_it_starts_at_zero() -> None:
 @pytest.mark.parametrize("clip", [0.1, 1.0])
 def test_norms_that_reach_the_clip_are_scaled_to_it(clip: float) -> None:
     model = classifier(1, 4, 3, seed=2, scale=100)
-    one = model.clipped_sum(np.array([0]), clip)
+    one = model.clipped_sum(np.array([0]), clip).sums
     norm = torch.sqrt(sum(value.square().sum() for value in one.values()))
     assert norm.item() == pytest.approx(clip, rel=1e-5) or norm.item() < clip

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sordino.gradients import products
 from sordino.gradients.pieces import OuterSum, Piece, Whole
 from sordino.gradients.tape import Pieces, Tape
 
@@ -16,7 +16,7 @@ def linear(tape: Tape, name: str, layer: nn.Linear, x: Tensor) -> Tensor:
 def affine(tape: Tape, name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """F.linear with taps on the parameters that are to be trained."""
     dimension = tape.layouts.dimension(name, x.shape, tape.examples)
-    return tape.tap(Affine(tape, dimension, weight, bias), x)  # type: ignore[no-any-return]
+    return tape.tap(Affine(tape, dimension, weight, bias), x)
 
 
 class Affine:
@@ -30,7 +30,7 @@ class Affine:
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         assert self._weight is not None
-        return F.linear(x, self._weight, self._bias), (x,)
+        return products.linear(x, self._weight, self._bias), (x,)
 
     def backward(self, kept: tuple[Tensor, ...], needed: tuple[bool, ...], gradient: Any) -> tuple[Any, Pieces]:
         assert self._weight is not None

@@ -36,7 +36,7 @@ def attention(
         weights = F.dropout(weights, dropout) if dropout else weights
         mixed, shown = weights @ heads[2], weights.mean(1) if average_attn_weights else weights
     else:
-        mixed, shown = F.scaled_dot_product_attention(*heads, attn_mask=mask, dropout_p=dropout), None
+        mixed, shown = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], mask, dropout), None
     mixed = mixed.transpose(1, 2).flatten(2)
     mixed = mixed if layer.batch_first else mixed.transpose(0, 1)
     return affine(tape, f"{name}.out_proj", mixed, layer.out_proj.weight, layer.out_proj.bias), shown

@@ -1,7 +1,7 @@
 """Convolutions in one, two and three dimensions.
 
-A convolution is a linear map at every output position. An example's gradient is formed whole from its patches, or only its
-norm is taken, from Gram matrices of the positions: cheap where there are few positions and many channels.
+A convolution is a linear map at every output position. An example's gradient is formed whole from its patches, or only
+its norm is taken, from Gram matrices of the positions: cheap where there are few positions and many channels.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino.gradients.pieces import Measured, Piece, Whole, gram_norm, likely
+from sordino.gradients.pieces import Measured, Piece, Whole, gram_norm, likely, squared_norms
 from sordino.gradients.tape import Pieces, Tape
 
 _Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_MANY_CHANNELS = 4
+_PATCH_BYTES = 2**22
+"""Patches that are kept at a time: they must stay in the processor's cache."""
 
 
 def convolution(tape: Tape, name: str, layer: _Conv, x: Tensor) -> Tensor:
@@ -117,35 +120,75 @@ class _Patches:
 
     def measure(self, route: str) -> Measured:
         if route == "whole":
-            return Whole(self.whole()).measure(route)
+            return self._formed().measure(route)
         return _ConvolvedSum(self._g, self._x, self._rows, self._geometry)
 
     def whole(self) -> Tensor:
-        """Patches of all positions, times the gradients there: one product an example."""
-        g, geometry = self._g, self._geometry
-        (outputs, inputs, *kernel), groups = geometry.weight, geometry.groups
-        out = g.shape[2:]
-        last = _channels_last(self._x)
-        padded = _with_format(geometry.padded(self._x), last)
-        batch, channel, *steps = padded.stride()
+        return self._formed().whole()
+
+    def _formed(self) -> Whole:
+        """Patches of all positions times the gradients there: a product an example, a few examples at a time."""
+        g, x, geometry = self._g, self._x, self._geometry
+        (outputs, inputs, *kernel), groups, out = geometry.weight, geometry.groups, g.shape[2:]
+        channels_last = x.shape[1] >= _MANY_CHANNELS
+        patch_bytes = prod(out) * groups * inputs * prod(kernel) * x.element_size()
+        block = min(len(x), max(2, _PATCH_BYTES // patch_bytes))
+        frame = _Frame(x, geometry, block, channels_last)
+        patches = x.new_empty(frame.patches_shape(block, out))
+        whole = x.new_empty(len(x), groups, outputs // groups, inputs * prod(kernel))
+        squares = x.new_empty(len(x), dtype=torch.float64) if self._rows == 1 else None
+        by_position = _by_position(g)
+        for start in range(0, len(x), block):
+            rows = slice(start, start + block)
+            count = len(x[rows])
+            patches[:count].copy_(frame.patches(x[rows], out))
+            matrices = patches[:count].view(count * groups, *frame.matrix_shape(out))
+            matrices = matrices if channels_last else matrices.transpose(1, 2)
+            left = by_position[rows].unflatten(1, (groups, -1)).flatten(0, 1)
+            torch.bmm(left, matrices, out=whole[rows].flatten(0, 1))
+            if squares is not None:  # while they are in the cache
+                squares[rows] = squared_norms(whole[rows])
+        shape = (outputs, *kernel, inputs) if channels_last else geometry.weight
+        return Whole(_by_example(whole.view(len(x), *shape), self._rows), channels_last=channels_last, squares=squares)
+
+
+class _Frame:
+    """A block of inputs with zeros around, in a layout whose patches are quick to copy."""
+
+    def __init__(self, x: Tensor, geometry: Geometry, block: int, channels_last: bool) -> None:
+        self._geometry, self._last, self._channels = geometry, channels_last, x.shape[1]
+        sides = [side + 2 * pad for side, pad in zip(x.shape[2:], geometry.padding, strict=True)]
+        within: list[Any] = [slice(pad, pad + side) for side, pad in zip(x.shape[2:], geometry.padding, strict=True)]
+        self._frame = (
+            x.new_zeros(block, *sides, x.shape[1]) if channels_last else x.new_zeros(block, x.shape[1], *sides)
+        )
+        self._inner = self._frame[(slice(None), *within)] if channels_last else self._frame[(..., *within)]
+
+    def patches_shape(self, block: int, out: Sequence[int]) -> tuple[int, ...]:
+        _, inputs, *kernel = self._geometry.weight
+        if self._last:
+            return block, self._geometry.groups, *out, *kernel, inputs
+        return block, self._geometry.groups, inputs, *kernel, *out
+
+    def matrix_shape(self, out: Sequence[int]) -> tuple[int, int]:
+        size = prod(self._geometry.weight[1:])
+        return (prod(out), size) if self._last else (size, prod(out))
+
+    def patches(self, x: Tensor, out: Sequence[int]) -> Tensor:
+        """Overlapping views of the inputs: (rows, groups, positions, kernel, channels), or channels first."""
+        self._inner[: len(x)].copy_(x.movedim(1, -1) if self._last else x)
+        if self._last:
+            batch, *steps, channel = self._frame.stride()
+        else:
+            batch, channel, *steps = self._frame.stride()
+        geometry, inputs = self._geometry, self._geometry.weight[1]
         moves = [step * stride for step, stride in zip(steps, geometry.stride, strict=True)]
         inside = [step * dilation for step, dilation in zip(steps, geometry.dilation, strict=True)]
-        if last:  # (N, groups, positions, kernel·channels)
-            shape = (len(g), groups, *out, *kernel, inputs)
-            strides = (batch, inputs * channel, *moves, *inside, channel)
-            patches = padded.as_strided(shape, strides).reshape(len(g), groups, prod(out), -1)
-            per_row = _product(g.flatten(2).unflatten(1, (groups, -1)), patches)
-            per_row = per_row.view(len(g), outputs, *kernel, inputs).movedim(-1, 2)
-        else:  # (N, groups, channels·kernel, positions)
-            shape = (len(g), groups, inputs, *kernel, *out)
-            strides = (batch, inputs * channel, channel, *inside, *moves)
-            patches = padded.as_strided(shape, strides).reshape(len(g), groups, -1, prod(out))
-            per_row = _product(g.flatten(2).unflatten(1, (groups, -1)), patches.transpose(2, 3))
-            per_row = per_row.view(len(g), outputs, inputs, *kernel)
-        return _by_example(per_row, self._rows)
+        order = (*moves, *inside, channel) if self._last else (channel, *inside, *moves)
+        return self._frame.as_strided(self.patches_shape(len(x), out), (batch, inputs * channel, *order))
 
 
-class _ConvolvedSum:
+class _ConvolvedSum(Measured):
     """A convolution's part whose norm came from Gram matrices; the sum is the convolution's own weight gradient."""
 
     def __init__(self, g: Tensor, x: Tensor, rows: int, geometry: Geometry) -> None:
@@ -186,22 +229,12 @@ class _ConvolvedSum:
         return (y * self._g).flatten(1).sum(1).view(-1, self._rows).sum(1)
 
 
-def _product(g: Tensor, patches: Tensor) -> Tensor:
-    """(N, groups, O, P) times (N, groups, P, K)."""
-    if g.shape[1] == 1:
-        return torch.bmm(g[:, 0], patches[:, 0])
-    return torch.bmm(g.flatten(0, 1), patches.flatten(0, 1)).unflatten(0, g.shape[:2])
+def _by_position(g: Tensor) -> Tensor:
+    """(N, O, *out) as (N, O, positions), without a copy in either layout."""
+    if g.is_contiguous():
+        return g.flatten(2)
+    return g.movedim(1, -1).flatten(1, -2).transpose(1, 2)
 
 
 def _by_example(per_row: Tensor, rows: int) -> Tensor:
     return per_row if rows == 1 else per_row.unflatten(0, (-1, rows)).sum(1)
-
-
-def _channels_last(x: Tensor) -> bool:
-    return x.stride(1) == 1 and x.shape[1] > 1
-
-
-def _with_format(x: Tensor, channels_last: bool) -> Tensor:
-    if not channels_last:
-        return x.contiguous()
-    return x.movedim(1, -1).contiguous().movedim(-1, 1)

@@ -7,19 +7,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino.gradients.pieces import squared_norms
+from sordino.gradients.pieces import Measured, squared_norms
 from sordino.gradients.tape import Pieces, Tape
 
 
 def embedding(tape: Tape, name: str, layer: nn.Embedding, tokens: Tensor) -> Tensor:
-    return tape.tap(_Embedding(tape, name, layer, tokens), tokens)  # type: ignore[no-any-return]
+    return tape.tap(_Embedding(tape, name, layer, tokens), tokens)
 
 
 class _Embedding:
     def __init__(self, tape: Tape, name: str, layer: nn.Embedding, tokens: Tensor) -> None:
         weight_name, weight = tape.parameter(layer.weight)
         assert weight_name is not None and weight is not None
-        self.parameters = (weight_name,)
+        self.parameters: tuple[str, ...] = (weight_name,)
         self._weight, self._padding = weight, layer.padding_idx
         self._examples, self._dimension = tape.examples, tape.layouts.dimension(name, tokens.shape, tape.examples)
 
@@ -35,10 +35,8 @@ class _Embedding:
         return (None,), {self.parameters[0]: _Rows(g, tokens, self._weight.shape)}
 
 
-class _Rows:
+class _Rows(Measured):
     """Rows of g (B, T, D) added at the places that tokens (B, T) say."""
-
-    mass = None
 
     def __init__(self, g: Tensor, tokens: Tensor, shape: torch.Size) -> None:
         self._tokens, self._shape = tokens, shape

@@ -1,4 +1,4 @@
-"""Layer, group, instance and (in evaluation mode) batch norms: a scale and a shift after a normalisation of each example.
+"""Layer, group, instance and (in evaluation mode) batch norms: a scale and a shift after each example's normalisation.
 
 The gradient of scale and shift is a sum over positions, small enough to be kept for each example.
 """
@@ -19,13 +19,13 @@ _InstanceNorm = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
 
 def group_norm(tape: Tape, name: str, layer: nn.GroupNorm, x: Tensor) -> Tensor:
     use = _GroupNorm(tape, name, x, layer.weight, layer.bias, layer.num_groups, layer.eps)
-    return tape.tap(use, x)  # type: ignore[no-any-return]
+    return tape.tap(use, x)
 
 
 def instance_norm(tape: Tape, name: str, layer: _InstanceNorm, x: Tensor) -> Tensor:
     if layer.training or layer.running_mean is None:
         use = _GroupNorm(tape, name, x, layer.weight, layer.bias, layer.num_features, layer.eps)
-        return tape.tap(use, x)  # type: ignore[no-any-return]
+        return tape.tap(use, x)
     return _with_fixed_statistics(tape, name, layer, x)
 
 
@@ -35,13 +35,13 @@ def batch_norm(tape: Tape, name: str, layer: _BatchNorm, x: Tensor) -> Tensor:
 
 
 def layer_norm(tape: Tape, name: str, layer: nn.LayerNorm, x: Tensor) -> Tensor:
-    return tape.tap(_LayerNorm(tape, name, x, layer), x)  # type: ignore[no-any-return]
+    return tape.tap(_LayerNorm(tape, name, x, layer), x)
 
 
 def _with_fixed_statistics(tape: Tape, name: str, layer: _BatchNorm | _InstanceNorm, x: Tensor) -> Tensor:
     assert layer.running_mean is not None and layer.running_var is not None
     normal = F.batch_norm(x, layer.running_mean, layer.running_var, None, None, False, 0.0, layer.eps)
-    return tape.tap(_Scaled(tape, name, x, layer.weight, layer.bias), normal)  # type: ignore[no-any-return]
+    return tape.tap(_Scaled(tape, name, x, layer.weight, layer.bias), normal)
 
 
 class _ScaleAndShift:
@@ -82,8 +82,7 @@ class _GroupNorm(_ScaleAndShift):
             arguments = (gradient, x, mean, deviation, self._weight.to(x.dtype), *self._sizes(x))
             backward = torch.ops.aten.native_group_norm_backward(*arguments, [True, False, False])[0]
         g, inputs = (value if value.dtype.itemsize >= 4 else value.float() for value in (gradient, x))
-        shift = g.flatten(2).sum(2)
-        products = (g * inputs).flatten(2).sum(2)
+        shift, products = _over_positions(g), _over_positions(g * inputs)
         channels = x.shape[1] // self._groups
         mean, deviation = (
             value.to(g.dtype).view(len(x), self._groups).repeat_interleave(channels, 1) for value in (mean, deviation)
@@ -131,11 +130,16 @@ class _Scaled(_ScaleAndShift):
         backward = None
         if needed[0]:
             backward = gradient if self._weight is None else gradient * self._along_channels(self._weight, gradient)
-        return (backward,), self._pieces((g * normal).flatten(2).sum(2), g.flatten(2).sum(2))
+        return (backward,), self._pieces(_over_positions(g * normal), _over_positions(g))
 
     @staticmethod
     def _along_channels(value: Tensor, x: Tensor) -> Tensor:
         return value.to(x.dtype).view(1, -1, *[1] * (x.ndim - 2))
+
+
+def _over_positions(x: Tensor) -> Tensor:
+    """The sum over all but rows and channels."""
+    return x if x.ndim == 2 else x.sum(tuple(range(2, x.ndim)))
 
 
 def _by_example(rows: Tensor, examples: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Layers without a rule of their own and without layers inside: per-example gradients of the layer alone, by torch.func."""
+"""Layers without a rule and without layers inside: per-example gradients of the layer alone, by torch.func."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ class _Opaque:
         fixed = {name: value for name, value in self._values.items() if name not in self._names}
 
         def per_example(g: Tensor, *rows: Tensor) -> Any:
-            _, pull = vjp(lambda values, *x: self._run({**fixed, **values}, *x), trained, *rows)
+            pull = vjp(lambda values, *x: self._run({**fixed, **values}, *x), trained, *rows)[1]
             return pull(g)
 
         split = [value.unflatten(0, (self._examples, -1)) for value in (gradient, *kept)]

@@ -1,7 +1,7 @@
 """RNN, LSTM and GRU, unrolled: PyTorch's fused kernels hide the gradients of the gates.
 
-A layer is one product with all inputs, then a loop over time that multiplies with the hidden state only. Going back, the
-gates' gradients of all times are kept, and both weights become affine maps at T positions, as in any linear layer.
+A layer is one product with all inputs, then a loop over time that multiplies with the hidden state only. Going back,
+the gates' gradients of all times are kept, and both weights become affine maps at T positions, as in a linear layer.
 """
 
 from typing import Any

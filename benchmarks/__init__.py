@@ -1,0 +1,1 @@
+"""Ratios against non-private training and the peers, measured in one run."""

@@ -1,0 +1,96 @@
+"""What is measured: a model and a batch a row, and the clipped sum that every contender must give on it."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sordino import models
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model with its batch; `goal` is the ratio to non-private SGD that we hold ourselves to, where there is one."""
+
+    title: str
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    batch_size: int
+    classes: int = 10
+    goal: float | None = None
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return self.build()
+
+    def batch(self, size: int) -> Batch:
+        generator = torch.Generator().manual_seed(1)
+        inputs = torch.randn(size, *self.shape, generator=generator)
+        return inputs, torch.randint(0, self.classes, (size,), generator=generator)
+
+
+ROWS = {
+    "mnist-cnn": Row("MNIST CNN", models.mnist_cnn, (1, 28, 28), 512, goal=1.3),
+    "cifar-cnn": Row("CIFAR CNN", models.cifar_cnn, (3, 32, 32), 256, goal=1.5),
+    "linear": Row("linear 3969×10", lambda: models.linear(3969), (3969,), 4096, goal=1.1),
+    "mnist-scatter-cnn": Row("MNIST scatter-CNN", models.mnist_scatter_cnn, (81, 7, 7), 512),
+    "cifar-scatter-cnn": Row("CIFAR scatter-CNN", models.cifar_scatter_cnn, (243, 8, 8), 512),
+    "lenet-5": Row("LeNet-5", models.lenet5, (1, 28, 28), 512),
+    "bilstm": Row("BiLSTM, 20 word vectors", models.BiLSTMClassifier, (20, 100), 300, classes=4),
+    "resnet-18": Row("ResNet-18, group norm", models.resnet18, (3, 32, 32), 64, goal=1.5),
+    "fcn": Row("FCN 784-1024-512-64-10", lambda: models.dense(784, 1024, 512, 64, 10), (784,), 512, goal=1.3),
+}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Clipped sums by a loop over examples in double precision, at a clip that half of the examples exceed."""
+
+    l2_clip: float
+    sums: dict[str, Tensor]
+
+    def deviation(self, sums: dict[str, Tensor]) -> float:
+        """The largest relative error of a parameter's sum, small parameters held to a thousandth of the whole."""
+        if sums.keys() != self.sums.keys():
+            raise ValueError(f"sums of other parameters: {sorted(sums.keys() ^ self.sums.keys())}")
+        whole = torch.sqrt(torch.stack([exact.square().sum() for exact in self.sums.values()]).sum())
+        errors = [
+            torch.linalg.vector_norm(sums[name].double() - exact)
+            / torch.maximum(torch.linalg.vector_norm(exact), 1e-3 * whole)
+            for name, exact in self.sums.items()
+        ]
+        return float(torch.stack(errors).max())
+
+
+def smooth(model: nn.Module) -> nn.Module:
+    """The model with SiLU in place of ReLU, for comparing gradients.
+
+    One of ResNet-18's half a million ReLUs lies so near zero that rounding alone decides its slope, and no two float32
+    programs agree on its gradient.
+    """
+    for module in model.modules():
+        for name, child in module.named_children():
+            if isinstance(child, nn.ReLU):
+                setattr(module, name, nn.SiLU(inplace=child.inplace))
+    return model
+
+
+def reference(model: nn.Module, batch: Batch) -> Reference:
+    model = deepcopy(model).double()
+    parameters = dict(model.named_parameters())
+    gradients = []
+    for x, y in zip(*batch, strict=True):
+        loss = functional.cross_entropy(model(x[None].double()), y[None])
+        gradients.append(torch.autograd.grad(loss, list(parameters.values())))
+    norms = [torch.sqrt(torch.stack([part.square().sum() for part in parts]).sum()) for parts in gradients]
+    clip = float(torch.stack(norms).median())
+    totals = [torch.zeros_like(value) for value in parameters.values()]
+    for parts, norm in zip(gradients, norms, strict=True):
+        for total, part in zip(totals, parts, strict=True):
+            total += part * min(1.0, clip / float(norm))
+    return Reference(clip, dict(zip(parameters, totals, strict=True)))

@@ -1,0 +1,63 @@
+"""The small tanh convolutional networks of T&B (Tables 6–9, with the counts of the authors' code) and of LSR."""
+
+from torch import nn
+
+
+def mnist_cnn(classes: int = 10) -> nn.Sequential:
+    """T&B Table 6: 26,010 parameters on 1×28×28 images."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 8, stride=2, padding=2), nn.Tanh(), nn.MaxPool2d(2, stride=1)),
+        *(nn.Conv2d(16, 32, 4, stride=2), nn.Tanh(), nn.MaxPool2d(2, stride=1)),
+        *(nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, classes)),
+    )
+
+
+def mnist_scatter_cnn(classes: int = 10) -> nn.Sequential:
+    """T&B Table 8 without its pooling, which the authors' code does not have: 33,066 parameters on 81×7×7 features."""
+    return nn.Sequential(
+        *(nn.Conv2d(81, 16, 3, stride=2, padding=1), nn.Tanh()),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.Tanh()),
+        *(nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, classes)),
+    )
+
+
+def cifar_cnn(classes: int = 10) -> nn.Sequential:
+    """T&B Table 7: 550,570 parameters on 3×32×32 images."""
+    return nn.Sequential(
+        *(*_conv3(3, 32), *_conv3(32, 32), nn.MaxPool2d(2)),
+        *(*_conv3(32, 64), *_conv3(64, 64), nn.MaxPool2d(2)),
+        *(*_conv3(64, 128), *_conv3(128, 128), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(2048, 128), nn.Tanh(), nn.Linear(128, classes)),
+    )
+
+
+def cifar_small_cnn(classes: int = 10) -> nn.Sequential:
+    """T&B Table 20: half the filters of Table 7 and one convolution fewer, 167,642 parameters on 3×32×32 images."""
+    return nn.Sequential(
+        *(*_conv3(3, 16), *_conv3(16, 16), nn.MaxPool2d(2)),
+        *(*_conv3(16, 32), *_conv3(32, 32), nn.MaxPool2d(2)),
+        *(*_conv3(32, 64), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(1024, 128), nn.Tanh(), nn.Linear(128, classes)),
+    )
+
+
+def cifar_scatter_cnn(classes: int = 10) -> nn.Sequential:
+    """T&B Table 9 without its second pooling, as in the authors' code: 187,210 parameters on 243×8×8 features."""
+    return nn.Sequential(
+        *(*_conv3(243, 64), nn.MaxPool2d(2)),
+        *_conv3(64, 64),
+        *(nn.Flatten(), nn.Linear(1024, classes)),
+    )
+
+
+def lsr_cnn(classes: int = 10) -> nn.Sequential:
+    """LSR's network for MNIST and Fashion-MNIST: 25,386 parameters on 1×28×28 images."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 5), nn.Tanh(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 4), nn.Tanh(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, classes)),
+    )
+
+
+def _conv3(inputs: int, outputs: int) -> tuple[nn.Conv2d, nn.Tanh]:
+    return nn.Conv2d(inputs, outputs, 3, padding=1), nn.Tanh()

@@ -1,0 +1,190 @@
+"""Any nn.Module with its private data, to be trained by `fit`."""
+
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from sordino.gradients import ClippedGradients, Clipping
+from sordino.gradients.batches import Loss
+from sordino.gradients.tuning import Choices
+from sordino.mechanisms.streams import Stream, Streams
+from sordino.training.augmentation import Augment, check_views, views_of
+from sordino.training.dpsgd import ClippedSum
+from sordino.training.optimisers import Weights
+
+_MOST_ROWS = 4096
+_PIECE = 8
+
+
+class ModuleTrainee:
+    """The model that `build()` makes, the loss (one number an example), and arrays with a row for each record.
+
+    `build` is called under a seed from the run's initialisation stream, so it may draw its weights, or load public
+    ones. Inputs and targets are NumPy arrays, memory-mapped ones too, or tensors, or tuples or dicts of them; a step
+    gathers its rows piece by piece, so a batch of any size takes bounded memory. Dropout and `augment` draw from the
+    step's augmentation stream. Clipping, penalty, views and physical batch are the engine's (`ClippedGradients`). Its
+    choices are measured, so they differ from run to run: to repeat an experiment under its seed, give them as well.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        loss: Loss,
+        x: Any,
+        y: Any,
+        *,
+        clipping: Clipping | None = None,
+        l2_penalty: float = 0.0,
+        augment: Augment | None = None,
+        views: int = 1,
+        physical_batch: int | None = None,
+        choices: Choices | None = None,
+    ) -> None:
+        self._build, self._x, self._y = build, x, y
+        lengths = {len(leaf) for leaf in _leaves(x) + _leaves(y)}
+        if len(lengths) != 1 or 0 in lengths:
+            raise ValueError(f"inputs and targets must have one row for each record, not {sorted(lengths)} rows")
+        self._n = lengths.pop()
+        check_views(augment, views)
+        self._augment, self._views, self._physical_batch, self._given = augment, views, physical_batch, choices
+        self.model = self._built(0)
+        self._clipped = ClippedGradients(
+            *(self.model, loss), clipping=clipping, l2_penalty=l2_penalty, views=views, physical_batch=physical_batch
+        )
+        self._device = next(iter(self.model.parameters())).device
+        self._facts = {
+            "model": _words(self.model),
+            "weights": {name: [str(value.dtype), *value.shape] for name, value in self.weights().items()},
+            "trained": sorted(self.parameters),
+            "loss": _words(loss),
+            "clipping": self._clipped.clipping.to_json(),
+            "l2_penalty": l2_penalty,
+            "augment": _words(augment),
+            "views": views,
+        }
+
+    @property
+    def parameters(self) -> Weights:
+        return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+    def weights(self) -> Weights:
+        """Parameters, frozen ones and buffers: frozen random layers are part of the model, too."""
+        return _tensors(self.model)
+
+    @torch.no_grad()
+    def load(self, weights: Weights) -> None:
+        own = self.weights()
+        if {name: value.shape for name, value in own.items()} != {n: value.shape for n, value in weights.items()}:
+            raise ValueError("these weights are of another model: names or shapes differ")
+        for name, value in own.items():
+            value.copy_(weights[name])
+
+    def initialise(self, streams: Streams) -> None:
+        self._start(int(streams.generator(Stream.INITIALISATION).integers(2**63)))
+
+    def facts(self) -> dict[str, Any]:
+        return self._facts
+
+    def data(self) -> tuple[NDArray[Any], ...]:
+        return tuple(_array(leaf) for leaf in _leaves(self._x) + _leaves(self._y))
+
+    def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
+        """Rules and chunks as before, or else those that are fastest on the first rows.
+
+        Only timings and a check of the rules look at those rows; what was chosen stays in the run's private part. It
+        starts the model anew, so that the check comes out the same whatever the model has been through.
+        """
+        self._start(0)
+        self._clipped.choices = self._usable(known)
+        rows = np.arange(min(self._n, expected_batch_size, max(1, _MOST_ROWS // self._views)))
+        generator = np.random.default_rng(0)
+        with self._random_state(0):
+            x, y = self._rows(rows)
+            self._clipped.prepare(views_of(self._augment, self._views, x, generator), y)
+        # Kernels of other devices may not repeat bit for bit: a token keeps any step there from being repeated.
+        device = "cpu" if self._device.type == "cpu" else f"{self._device.type} {secrets.token_hex(8)}"
+        return {"engine": self.choices.to_json(), "device": device}
+
+    def clipped_sum(self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator) -> ClippedSum:
+        """Σ over these examples of their clipped gradients; zeros for an empty batch.
+
+        Guarantee: the engine's: one example more or less moves the sums by at most l2_clip, but for rounding.
+        """
+        piece = _PIECE * self.choices.physical_batch
+        sums: Weights = {}
+        norms = []
+        with self._random_state(int(augmentation.integers(2**63))):
+            for start in range(0, max(1, len(indices)), piece):
+                x, y = self._rows(indices[start : start + piece])
+                found = self._clipped(views_of(self._augment, self._views, x, augmentation), y, l2_clip=l2_clip)
+                norms.append(found.norms)
+                sums = {name: sums[name] + value if sums else value for name, value in found.sums.items()}
+        return ClippedSum(sums, torch.cat(norms))
+
+    @property
+    def choices(self) -> Choices:
+        """The engine's rules and chunks, once they are chosen."""
+        if self._clipped.choices is None:
+            raise ValueError("rules and chunks are chosen before the first sum: call choose")
+        return self._clipped.choices
+
+    def _usable(self, known: dict[str, Any] | None) -> Choices | None:
+        try:
+            before = Choices.from_json(known["engine"]) if known is not None else self._given
+        except (KeyError, TypeError):
+            return self._given
+        fits = before is not None and self._physical_batch in (None, before.physical_batch)
+        return before if fits else self._given
+
+    def _rows(self, indices: NDArray[np.int64]) -> tuple[Any, Any]:
+        def gathered(leaf: Any) -> Tensor:
+            rows = leaf[torch.from_numpy(indices)] if isinstance(leaf, Tensor) else torch.from_numpy(leaf[indices])
+            return rows.to(self._device)
+
+        return pytree.tree_map(gathered, self._x), pytree.tree_map(gathered, self._y)
+
+    def _start(self, seed: int) -> None:
+        self.load(_tensors(self._built(seed)))
+
+    def _built(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self._build()
+
+    @contextmanager
+    def _random_state(self, seed: int) -> Iterator[None]:
+        """Dropout and its like under this seed (no noise of privacy comes from here), and the caller's state after."""
+        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            yield
+
+
+def _tensors(model: nn.Module) -> Weights:
+    return {name: value.detach() for name, value in [*model.named_parameters(), *model.named_buffers()]}
+
+
+def _leaves(data: Any) -> list[Any]:
+    return pytree.tree_leaves(data)
+
+
+def _array(leaf: Any) -> NDArray[Any]:
+    if isinstance(leaf, Tensor):
+        leaf = leaf.detach().cpu()
+        leaf = leaf.view(torch.int16) if leaf.dtype == torch.bfloat16 else leaf  # NumPy has no such type
+    return np.asarray(leaf)
+
+
+def _words(thing: Any) -> str:
+    """What a model or a function is called, the same in another process."""
+    if isinstance(thing, nn.Module):
+        return re.sub(r"0x[0-9a-f]+", "", repr(thing))
+    name = getattr(thing, "__qualname__", None)
+    return f"{thing.__module__}.{name}" if name else re.sub(r"0x[0-9a-f]+", "", repr(thing))

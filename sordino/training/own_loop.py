@@ -1,0 +1,204 @@
+"""For those who keep their own loop: a torch optimizer that steps on noisy, clipped gradients of Poisson batches."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+from torch.utils.data import Dataset
+
+from sordino.budget import Cost, Ledger
+from sordino.gradients import ClippedGradients, Clipping
+from sordino.gradients.batches import Loss
+from sordino.mechanisms.streams import Stream, Streams, secret_from_seed
+from sordino.training.augmentation import Augment, check_views, views_of
+from sordino.training.dpsgd import ClippedSum, release
+from sordino.training.plan import Plan
+from sordino.training.quantile_clip import QuantileClip
+from sordino.training.rows import Collate, Rows
+
+_MOST_ROWS = 4096
+
+
+class LoopError(ValueError):
+    """A loop that does something other than one step on each batch it draws."""
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: Optimizer,
+    loss: Loss,
+    dataset: Dataset[Any],
+    *,
+    expected_batch_size: int,
+    epochs: float,
+    l2_clip: float,
+    target_epsilon: float | None = None,
+    target_delta: float | None = None,
+    ledger: Ledger | None = None,
+    quantile_clip: QuantileClip | None = None,
+    clipping: Clipping | None = None,
+    l2_penalty: float = 0.0,
+    augment: Augment | None = None,
+    views: int = 1,
+    physical_batch: int | None = None,
+    collate_fn: Collate | None = None,
+    what: str = "training",
+    part: str = "train",
+    seed: int | None = None,
+) -> "PrivateLoop":
+    """Private training in the user's own loop: `for x, y in private.batches(): private.step(x, y)`.
+
+    `loss(output, target)` gives one number an example (reduction="none"). The noise is the least that keeps all
+    planned steps within the target; with a `ledger`, within what it has left. A `seed` is for tests: it voids privacy.
+    """
+    check_views(augment, views)
+    clipped = ClippedGradients(
+        *(model, loss, l2_clip), clipping=clipping, l2_penalty=l2_penalty, views=views, physical_batch=physical_batch
+    )
+    _check_optimizer(model, optimizer)
+    rows = Rows(dataset, collate_fn, next(iter(model.parameters())).device)
+    plan = Plan.calibrated(
+        n=rows.n,
+        expected_batch_size=expected_batch_size,
+        epochs=epochs,
+        target_epsilon=target_epsilon,
+        target_delta=target_delta,
+        l2_clip=l2_clip,
+        ledger=ledger,
+        quantile_clip=quantile_clip,
+    )
+    if ledger is None:
+        ledger = Ledger(target_epsilon, target_delta, planned=[(plan.event, what, part)])
+    streams = Streams.fresh() if seed is None else Streams(secret_from_seed(seed))
+    private = PrivateLoop(model, optimizer, clipped, rows, plan, ledger, streams, augment, views)
+    private._prepare()  # a model that cannot be trained privately is refused before anything is charged
+    private._number = ledger.begin(plan.step_event, plan.steps, what, part, seeded=seed is not None)
+    return private
+
+
+class PrivateLoop:
+    """Batches, steps and ε of one planned training; made by `make_private`.
+
+    Guarantee: each batch is a Poisson draw, charged before it is made, and its step is one of the plan's step events:
+    `step` wants the very batch that was drawn last, once, unchanged. Whatever else is done with a batch (a printed
+    loss, an accuracy) is outside of it. The key of the noise lives in this process only, so a loop that is killed
+    cannot go on where it was: `sordino.training.fit` can. A batch is gathered whole (the engine cuts it into physical
+    batches); for logical batches beyond memory use `fit` too, which gathers them piece by piece.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        clipped: ClippedGradients,
+        rows: Rows,
+        plan: Plan,
+        ledger: Ledger,
+        streams: Streams,
+        augment: Augment | None,
+        views: int,
+    ) -> None:
+        self.plan, self.ledger, self.l2_clip, self.drawn = plan, ledger, plan.l2_clip, 0
+        self._model, self._optimizer, self._clipped, self._rows = model, optimizer, clipped, rows
+        self._streams, self._augment, self._views = streams, augment, views
+        self._trained = _trainable(model)
+        self._number: int | None = None
+        self._waiting: list[tuple[int, int]] | None = None
+        self._batch: Any = None
+        self._modes: list[bool] = []
+
+    def batches(self, steps: int | None = None) -> Iterator[tuple[Any, Any]]:
+        """The plan's batches from where the loop stands, or at most so many of them; some may be empty."""
+        if self.drawn == self.plan.steps:
+            raise LoopError(f"all {self.plan.steps} planned steps are drawn: a longer training needs a plan of its own")
+        last = self.plan.steps if steps is None else min(self.plan.steps, self.drawn + steps)
+        while self.drawn < last:
+            yield self._draw()
+
+    def step(self, x: Any, y: Any) -> None:
+        """Clip, sum, add noise, put the noisy mean into each parameter's grad, and step the optimizer."""
+        if self._waiting is None:
+            raise LoopError("there is no batch to step on: each batch that batches() gives is stepped on once")
+        if _identity(x, y) != self._waiting:
+            raise LoopError(
+                "step takes the batch that batches() gave last, itself and unchanged: augment by `augment=`"
+            )
+        if _trainable(self._model) != self._trained:
+            raise LoopError("the model's trainable parameters have changed since make_private: freeze them before it")
+        _check_optimizer(self._model, self._optimizer)
+        step = self.drawn - 1
+        found = self._sum(x, y, step)
+        # From here on something is shown, and the batch is used up whatever happens.
+        self._waiting = self._batch = None
+        mean, self.l2_clip = release(found, self.l2_clip, self.plan, self._streams, step)
+        for name, parameter in self._model.named_parameters():
+            if parameter.requires_grad:
+                parameter.grad = mean[name].to(parameter.dtype)
+        self._optimizer.step()
+
+    def cost(self, delta: float | None = None) -> Cost:
+        """ε of all that the ledger has drawn so far, with the accountant that gave it (PLD, for a planned ledger)."""
+        return self.ledger.cost(delta)
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """ε of all that the ledger has drawn so far, this loop's batches included."""
+        return self.cost(delta).epsilon
+
+    def _draw(self) -> tuple[Any, Any]:
+        if self._waiting is not None:
+            raise LoopError("call step(x, y) on the last batch before drawing the next")
+        if self._number is None:
+            raise LoopError("a loop is made by make_private, which gives it its entry in the ledger")
+        self.ledger.raise_count(self._number, self.drawn + 1)
+        self.drawn += 1
+        x, y = self._rows(self.plan.sampler.draw(self._streams, self.drawn - 1))
+        # Held here, so that its identity cannot pass to another object.
+        self._waiting, self._batch = _identity(x, y), (x, y)
+        return x, y
+
+    def _sum(self, x: Any, y: Any, step: int) -> ClippedSum:
+        seen = views_of(self._augment, self._views, x, self._streams.generator(Stream.AUGMENTATION, step))
+        if self._modes != _modes(self._model) and len(pytree.tree_leaves(y)[0]):
+            self._look_at(seen, y)  # a model that went from evaluation to training may mix examples now
+        found = self._clipped(seen, y, l2_clip=self.l2_clip)
+        return ClippedSum(found.sums, found.norms)
+
+    def _prepare(self) -> None:
+        count = min(self._rows.n, self.plan.sampler.expected_batch_size, max(1, _MOST_ROWS // self._views))
+        x, y = self._rows(torch.arange(count).numpy())
+        generator = Streams(bytes(16)).generator(Stream.AUGMENTATION)
+        self._look_at(views_of(self._augment, self._views, x, generator), y)
+
+    def _look_at(self, x: Any, y: Any) -> None:
+        device = next(iter(self._model.parameters())).device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            self._clipped.prepare(x, y)
+        self._modes = _modes(self._model)
+
+
+def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise LoopError("LBFGS looks at the data several times a step: use an optimizer that needs one gradient")
+    held = [id(value) for group in optimizer.param_groups for value in group["params"]]
+    if sorted(held) != sorted(_trainable(model)):
+        raise LoopError(
+            "the optimizer must hold exactly the parameters that the model trains "
+            f"({len(_trainable(model))}; it holds {len(held)}): [p for p in model.parameters() if p.requires_grad]"
+        )
+
+
+def _trainable(model: nn.Module) -> list[int]:
+    return [id(value) for value in model.parameters() if value.requires_grad]
+
+
+def _modes(model: nn.Module) -> list[bool]:
+    return [layer.training for layer in model.modules()]
+
+
+def _identity(x: Any, y: Any) -> list[tuple[int, int]]:
+    """Which tensors a batch consists of, and how often each was written to."""
+    leaves = pytree.tree_leaves((x, y))
+    return [(id(leaf), leaf._version if isinstance(leaf, Tensor) else 0) for leaf in leaves]

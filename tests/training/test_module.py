@@ -1,0 +1,266 @@
+"""Any module under `fit`: killed anywhere it ends in the same bits; what decides its rounding is bound to its key."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sordino.budget import Ledger
+from sordino.data.samplers import PoissonSampler
+from sordino.gradients import Automatic, ClippedGradients, ExamplesMixError, PerLayer
+from sordino.mechanisms.streams import Stream, Streams
+from sordino.training import continuity
+from sordino.training.averaging import Averaging
+from sordino.training.dpsgd import ClippedSum
+from sordino.training.fitting import fit
+from sordino.training.module import ModuleTrainee
+from sordino.training.optimisers import Adam
+from sordino.training.plan import Plan
+from sordino.training.quantile_clip import QuantileClip
+from sordino.training.run import Run, RunError
+from sordino.training.schedules import WarmupCosine
+
+PLAN = Plan(PoissonSampler(60, 9), l2_clip=0.5, noise_multiplier=2.0, steps=24, quantile_clip=QuantileClip(3.0))
+OPTIMISER = Adam(WarmupCosine(0.05, 4, 24), weight_decay=1e-3, noise_floor=1e-6)
+LOSS = nn.CrossEntropyLoss(reduction="none")
+GENERATOR = np.random.default_rng(0)
+IMAGES = GENERATOR.normal(size=(60, 1, 8, 8)).astype(np.float32)
+LABELS = GENERATOR.integers(0, 3, 60)
+
+
+class Killed(Exception):  # noqa: N818
+    """Stands for a process that ends at once."""
+
+
+class Fragile(ModuleTrainee):
+    """Dies when it is asked for its k-th sum."""
+
+    left = -1
+
+    def clipped_sum(self, *arguments: Any) -> ClippedSum:
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+        return super().clipped_sum(*arguments)
+
+
+def cnn() -> nn.Module:
+    frozen = nn.Conv2d(1, 2, 3, padding=1).requires_grad_(False)  # random and fixed
+    return nn.Sequential(
+        *(frozen, nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(144, 3))
+    )
+
+
+def flips(rows: Tensor, generator: np.random.Generator) -> Tensor:
+    flipped = torch.from_numpy(generator.random((len(rows), 2)) < 0.5)
+    return torch.where(flipped[:, :, None, None, None], rows.flip(-1)[:, None], rows[:, None])
+
+
+def model(dies_at: int = -1, **changes: Any) -> Fragile:
+    trainee = Fragile(cnn, LOSS, IMAGES, LABELS, **{"augment": flips, "views": 2, "physical_batch": 4} | changes)
+    trainee.left = dies_at
+    return trainee
+
+
+def train(run: Run, trainee: Fragile, plan: Plan = PLAN, seed: int | None = 1) -> int:
+    ledger = Ledger(500.0, 1e-5, path=run.ledger, planned=[(plan.event, "training", "train")])
+    return fit(run, plan, trainee, OPTIMISER, ledger, averaging=Averaging(0.9), seed=seed, checkpoint_every=5)
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def bond_of(run: Run) -> dict[str, Any]:
+    return dict(json.loads((run.private / "key.json").read_text()))
+
+
+@pytest.mark.parametrize("physical_batch", [4, None])
+def test_a_killed_run_ends_in_the_same_bits_wherever_it_was_killed(tmp_path: Path, physical_batch: int | None) -> None:
+    run = Run.create(tmp_path / "broken", "test")
+    for dies_at in (0, 3, 5, 7, 1):
+        with pytest.raises(Killed):
+            train(run, model(dies_at, physical_batch=physical_batch))
+        torch.rand(3)  # the caller's random numbers have no part in it
+        assert bond_of(run)["era"] == 0
+    last = model(physical_batch=physical_batch)
+    assert train(run, last) == 24
+    assert Ledger.open(run.ledger).entries[0].count == 24
+    whole = model(choices=last.choices, physical_batch=physical_batch)
+    assert train(Run.create(tmp_path / "whole", "test"), whole) == 24
+    assert same(last.weights(), whole.weights())
+    stored, _ = run.read_tensors(run.model)
+    assert same(stored, {name: value.contiguous() for name, value in whole.weights().items()})
+    again = model(dies_at=0, physical_batch=physical_batch)
+    train(run, again)
+    assert same(again.weights(), whole.weights())
+
+
+def test_a_model_that_was_interrupted_may_be_passed_again(tmp_path: Path) -> None:
+    trainee = model(dies_at=3)
+    run = Run.create(tmp_path / "run", "test")
+    with pytest.raises(Killed):
+        train(run, trainee)
+    trainee.left = -1
+    train(run, trainee)
+    whole = model(choices=trainee.choices)
+    train(Run.create(tmp_path / "whole", "test"), whole)
+    assert same(trainee.weights(), whole.weights())
+
+
+def _with(run: Run, **changes: Any) -> None:
+    run.write_private("key.json", bond_of(run) | changes)
+
+
+@pytest.mark.parametrize("change", ["physical batch", "missing", "damaged", "another device"])
+def test_other_rules_or_chunks_are_another_era_and_lost_steps_are_charged_again(tmp_path: Path, change: str) -> None:
+    run = Run.create(tmp_path / "run", "test")
+    with pytest.raises(Killed):
+        train(run, model(7))  # 10 steps charged, 5 in the checkpoint
+    bond = bond_of(run)
+    assert bond["choices"]["engine"]["physical_batch"] == 4
+    if change == "missing":
+        _with(run, choices={})
+    elif change == "damaged":
+        _with(run, choices={"engine": {"unknown": 1}, "device": "cpu"})
+    elif change == "another device":
+        _with(run, choices=bond["choices"] | {"device": "cuda 1234"})
+    other = model(0, physical_batch=3 if change == "physical batch" else 4)
+    with pytest.raises(Killed):
+        train(run, other)
+    now = bond_of(run)
+    assert (now["era"], now["lost"]) == (1, 5)
+    old, new = (continuity.Continuity(**kept).streams.generator(Stream.NOISE, 6).random(4) for kept in (bond, now))
+    assert not np.array_equal(old, new)
+    assert train(run, model(physical_batch=other._physical_batch)) == 19
+    assert Ledger.open(run.ledger).entries[0].count == 24
+
+
+def test_choices_are_part_of_the_key() -> None:
+    bond = continuity.Continuity("00" * 16, "name", None, "plan", "data", {}, {"engine": 1}, 0, 0)
+    one, other = (
+        kept.streams.generator(Stream.NOISE).random(4) for kept in (bond, replace(bond, choices={"engine": 2}))
+    )
+    assert not np.array_equal(one, other)
+
+
+def test_a_lost_checkpoint_is_lost_work_and_no_second_release_under_the_same_noise(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", "test")
+    with pytest.raises(Killed):
+        train(run, model(7))
+    run.checkpoint.unlink()
+    assert train(run, model()) == 14
+    assert Ledger.open(run.ledger).entries[0].count == 24
+
+
+def test_other_models_losses_penalties_and_data_are_refused(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", "test")
+    with pytest.raises(Killed):
+        train(run, model(7))
+    for changes in (
+        {"l2_penalty": 0.1},
+        {"clipping": Automatic()},
+        {"clipping": PerLayer()},
+        {"augment": None, "views": 1},
+    ):
+        with pytest.raises(RunError, match="another plan, optimiser, model"):
+            train(run, model(**changes))
+    with pytest.raises(RunError, match="another plan, optimiser, model"):
+        train(run, Fragile(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), LOSS, IMAGES, LABELS))
+    with pytest.raises(RunError, match="other data"):
+        train(run, Fragile(cnn, LOSS, IMAGES + 1, LABELS, augment=flips, views=2, physical_batch=4))
+    with pytest.raises(RunError, match="another plan"):
+        fit(run, PLAN, model(), OPTIMISER, Ledger.open(run.ledger), seed=1)  # without averaging
+
+
+def test_initial_weights_come_from_the_runs_key_frozen_ones_too() -> None:
+    first, again, other = model(), model(), model()
+    torch.manual_seed(3)
+    first.initialise(Streams(bytes(16)))
+    torch.manual_seed(4)
+    state = torch.get_rng_state()
+    again.initialise(Streams(bytes(16)))
+    assert torch.equal(state, torch.get_rng_state())
+    other.initialise(Streams(bytes(range(16))))
+    assert same(first.weights(), again.weights())
+    assert not torch.equal(first.weights()["0.weight"], other.weights()["0.weight"])
+    assert not torch.equal(first.weights()["6.weight"], other.weights()["6.weight"])
+    assert "0.weight" not in first.parameters
+
+
+def test_sums_are_the_engines_in_pieces_and_empty_batches_are_zero() -> None:
+    trainee = ModuleTrainee(lambda: nn.Linear(5, 3), LOSS, IMAGES.reshape(60, -1)[:, :5], LABELS, physical_batch=2)
+    trainee.choose(None, 60)
+    generator = Streams(bytes(16)).generator(Stream.AUGMENTATION)
+    found = trainee.clipped_sum(np.arange(60), 0.3, generator)  # four pieces of 16 rows
+    whole = ClippedGradients(trainee.model, LOSS, 0.3)(
+        torch.from_numpy(IMAGES.reshape(60, -1)[:, :5]), torch.from_numpy(LABELS)
+    )
+    for name, value in whole.sums.items():
+        torch.testing.assert_close(found.sums[name], value)
+    torch.testing.assert_close(found.norms, whole.norms)
+    empty = trainee.clipped_sum(np.zeros(0, np.int64), 0.3, generator)
+    assert len(empty.norms) == 0
+    assert {name: value.shape for name, value in empty.sums.items()} == {"weight": (3, 5), "bias": (3,)}
+    assert not any(value.any() for value in empty.sums.values())
+
+
+def test_a_step_repeats_its_dropout_and_augmentation_and_the_next_has_its_own() -> None:
+    trainee = model()
+    trainee.choose(None, 9)
+    streams = Streams(bytes(16))
+
+    def sums(step: int) -> dict[str, Tensor]:
+        return trainee.clipped_sum(np.arange(20), 1.0, streams.generator(Stream.AUGMENTATION, step)).sums
+
+    first = sums(0)
+    torch.rand(5)
+    assert same(first, sums(0))
+    assert not same(first, sums(1))
+
+
+def test_memory_mapped_arrays_tensors_and_several_inputs(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", IMAGES)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(65, 3)
+
+        def forward(self, image: Tensor, extra: Tensor) -> Tensor:
+            return self.head(torch.cat([image.flatten(1), extra[:, None]], 1))  # type: ignore[no-any-return]
+
+    extra = torch.linspace(0, 1, 60)
+    found = []
+    for images in (mapped, IMAGES, torch.from_numpy(IMAGES)):
+        trainee = ModuleTrainee(Two, LOSS, (images, extra), torch.from_numpy(LABELS), physical_batch=8)
+        trainee.choose(None, 9)
+        assert [len(array) for array in trainee.data()] == [60, 60, 60]
+        found.append(trainee.clipped_sum(np.arange(0, 60, 3), 1.0, Streams(bytes(16)).generator(Stream.AUGMENTATION)))
+    assert same(found[0].sums, found[1].sums)
+    assert same(found[0].sums, found[2].sums)
+
+
+def test_bad_input_is_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match="one row for each record"):
+        ModuleTrainee(cnn, LOSS, IMAGES, LABELS[:50])
+    with pytest.raises(ValueError, match="3 views need an `augment`"):
+        ModuleTrainee(cnn, LOSS, IMAGES, LABELS, views=3)
+    with pytest.raises(ValueError, match="no parameter to train"):
+        ModuleTrainee(nn.Flatten, LOSS, IMAGES, LABELS)
+    trainee = model(augment=lambda rows, generator: rows)
+    with pytest.raises(ValueError, match=r"2 views of each of the 9 rows"):
+        trainee.choose(None, 9)
+    with pytest.raises(ValueError, match="another model"):
+        trainee.load({"w": torch.zeros(1)})
+    mixing = ModuleTrainee(
+        lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3)), LOSS, IMAGES, LABELS
+    )
+    with pytest.raises(ExamplesMixError):
+        mixing.choose(None, 9)

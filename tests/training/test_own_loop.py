@@ -1,0 +1,295 @@
+"""The drop-in: what it steps on, what it adds, what it charges, and every misuse it must refuse."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+import sordino
+from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
+from sordino.gradients import ClippedGradients, ExamplesMixError
+from sordino.mechanisms.streams import Stream, Streams, secret_from_seed
+from sordino.training.own_loop import LoopError, PrivateLoop
+from sordino.training.quantile_clip import QuantileClip
+from sordino.training.rows import Rows
+
+LOSS = nn.CrossEntropyLoss(reduction="none")
+GENERATOR = torch.Generator().manual_seed(0)
+DATA = TensorDataset(torch.randn(80, 6, generator=GENERATOR), torch.randint(0, 3, (80,), generator=GENERATOR))
+SETTINGS = {
+    **{"expected_batch_size": 8, "epochs": 2, "l2_clip": 0.5},
+    **{"target_epsilon": 5.0, "target_delta": 1e-4, "physical_batch": 8},
+}
+
+
+class Items(Dataset[tuple[Tensor, int]]):
+    """The same data item by item, with an integer for a label."""
+
+    def __len__(self) -> int:
+        return 80
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return DATA.tensors[0][index], int(DATA.tensors[1][index])
+
+
+def network() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def loop(model: nn.Module | None = None, dataset: Any = DATA, **changes: Any) -> PrivateLoop:
+    model = model or network()
+    optimizer = changes.pop("optimizer", None) or torch.optim.SGD(model.parameters(), 0.5, momentum=0.9)
+    private: PrivateLoop = sordino.make_private(
+        *(model, optimizer, changes.pop("loss", LOSS), dataset), **SETTINGS | changes
+    )
+    return private
+
+
+def test_a_whole_training_spends_its_plan() -> None:
+    model = network()
+    private = loop(model)
+    assert private.epsilon() == 0
+    sizes = []
+    for x, y in private.batches():
+        sizes.append(len(x))
+        assert x.shape[1:] == (6,)
+        assert y.dtype == torch.int64
+        private.step(x, y)
+    assert len(sizes) == 20 == private.plan.steps
+    assert len(set(sizes)) > 3  # Poisson
+    assert 4.99 < private.epsilon() <= 5
+    assert private.cost() == cost(private.plan.event, 1e-4)
+    assert private.cost().accountant == "pld"
+    assert not torch.equal(model[0].weight, network()[0].weight)  # type: ignore[index]
+    with pytest.raises(LoopError, match="all 20 planned steps are drawn"):
+        next(private.batches())
+    assert private.ledger.entries[0].count == 20
+    assert not private.ledger.entries[0].seeded
+
+
+@pytest.mark.parametrize("dataset", [DATA, Items()])
+def test_a_step_is_the_clipped_sum_with_noise_over_the_expected_batch(dataset: Any) -> None:
+    model, twin = network(), network()
+    private = loop(model, dataset, seed=3)
+    optimizer = torch.optim.SGD(twin.parameters(), 0.5, momentum=0.9)
+    streams = Streams(secret_from_seed(3))
+    for step, (x, y) in enumerate(private.batches(3)):
+        drawn = private.plan.sampler.draw(streams, step)
+        assert torch.equal(x, DATA.tensors[0][drawn])
+        assert torch.equal(y, DATA.tensors[1][drawn])
+        sums = ClippedGradients(twin, LOSS, 0.5)(x, y).sums
+        private.step(x, y)
+        noise = streams.generator(Stream.NOISE, step)
+        for name, parameter in sorted(twin.named_parameters()):
+            normal = noise.normal(0.0, private.plan.noise_multiplier * 0.5, parameter.shape)
+            parameter.grad = ((sums[name].double() + torch.from_numpy(normal)) / 8).float()
+        optimizer.step()
+    for (name, value), other in zip(model.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(value, other, msg=name)
+    assert private.ledger.entries[0].seeded
+
+
+@pytest.mark.parametrize("dataset", [DATA, Items()])
+def test_empty_batches_are_stepped_on_as_any_other(dataset: Any) -> None:
+    model = network()
+    private = loop(model, dataset, expected_batch_size=1, epochs=0.2)
+    empty = 0
+    for x, y in private.batches():
+        assert (x.shape[1:], x.dtype, y.dtype) == ((6,), torch.float32, torch.int64)
+        before = [value.clone() for value in model.parameters()]
+        private.step(x, y)
+        if len(x) == 0:
+            empty += 1
+            assert y.shape == (0,)
+            assert all(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+            deviation = private.plan.noise_multiplier * 0.5
+            assert (
+                0.2 * deviation < float(torch.cat([p.grad.flatten() for p in model.parameters()]).std()) < 5 * deviation
+            )  # type: ignore[union-attr]
+    assert empty > 0
+
+
+def test_batches_are_charged_before_they_are_read(tmp_path: Path) -> None:
+    ledger = Ledger(5.0, 1e-4, path=tmp_path / "ledger.json")
+    seen: list[int] = []
+
+    class Watching(Items):
+        def __getitem__(self, index: int) -> tuple[Tensor, int]:
+            entries = Ledger.open(ledger.path).entries  # type: ignore[arg-type]
+            seen.append(entries[0].count if entries else 0)
+            return super().__getitem__(index)
+
+    private = loop(dataset=Watching(), ledger=ledger, target_epsilon=None, target_delta=None)
+    before = len(seen)  # rows on which rules were measured
+    for number, (x, y) in enumerate(private.batches(5), start=1):
+        assert seen[before:] == [number] * len(seen[before:])
+        before = len(seen)
+        private.step(x, y)
+    assert private.epsilon() == Ledger.open(ledger.path).epsilon() > 0  # type: ignore[arg-type]
+
+
+def test_a_shared_ledger_is_filled_and_never_overspent() -> None:
+    ledger = Ledger(5.0, 1e-4)
+    ledger.spend(Gaussian(6.0), "normalisation")
+    private = loop(ledger=ledger, target_epsilon=None, target_delta=None)
+    assert private.plan.noise_multiplier > loop().plan.noise_multiplier
+    for x, y in private.batches():
+        private.step(x, y)
+    assert ledger.epsilon() <= 5
+    assert private.epsilon() == ledger.epsilon()
+    with pytest.raises(BudgetExceeded):
+        ledger.spend(Gaussian(1.0), "one more")
+    with pytest.raises(ValueError, match="δ"):
+        loop(ledger=Ledger(5.0, 1e-5))
+    with pytest.raises(ValueError, match="target_epsilon"):
+        loop(target_epsilon=None)
+
+
+def test_each_batch_is_stepped_on_once_itself_and_unchanged() -> None:
+    private = loop(expected_batch_size=20)
+    with pytest.raises(LoopError, match="no batch to step on"):
+        private.step(*DATA[:20])
+    batches: Iterator[Any] = private.batches()
+    x, y = next(batches)
+    with pytest.raises(LoopError, match="before drawing the next"):
+        next(private.batches())
+    for wrong in ((x.clone(), y), (x, y.clone()), (y, x), DATA[:20], (x[:5], y[:5])):
+        with pytest.raises(LoopError, match="itself and unchanged") as caught:
+            private.step(*wrong)
+        assert "\n" not in str(caught.value)
+    assert private.drawn == private.ledger.entries[0].count == 1
+    private.step(x, y)
+    with pytest.raises(LoopError, match="no batch to step on"):
+        private.step(x, y)
+    batches = private.batches()
+    old, (x, y) = (x, y), next(batches)
+    with pytest.raises(LoopError, match="itself and unchanged"):
+        private.step(*old)
+    x.sub_(x.mean())  # an example would now depend on the others
+    with pytest.raises(LoopError, match="itself and unchanged"):
+        private.step(x, y)
+    with pytest.raises(LoopError, match="before drawing the next"):
+        next(batches)
+    assert private.ledger.entries[0].count == 2
+
+
+def test_the_optimizer_holds_exactly_what_is_trained() -> None:
+    model = network()
+    with pytest.raises(LoopError, match="exactly the parameters"):
+        loop(model, optimizer=torch.optim.SGD(model[0].parameters(), 0.1))  # type: ignore[index]
+    with pytest.raises(LoopError, match="exactly the parameters"):
+        loop(model, optimizer=torch.optim.SGD(network().parameters(), 0.1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model[0].requires_grad_(False)  # type: ignore[index]
+    with pytest.raises(LoopError, match="exactly the parameters"):
+        loop(model, optimizer=optimizer)
+    with pytest.raises(LoopError, match="LBFGS"):
+        loop(network(), optimizer=torch.optim.LBFGS(network().parameters()))
+    trained = [value for value in model.parameters() if value.requires_grad]
+    private = loop(model, optimizer=torch.optim.SGD([{"params": trained[:1]}, {"params": trained[1:], "lr": 1.0}], 0.1))
+    x, y = next(private.batches())
+    model[0].requires_grad_(True)  # type: ignore[index]
+    with pytest.raises(LoopError, match="have changed"):
+        private.step(x, y)
+    model[0].requires_grad_(False)  # type: ignore[index]
+    private.step(x, y)
+    assert torch.equal(model[0].weight, network()[0].weight)  # type: ignore[index]
+
+
+def test_gradients_of_the_users_own_backward_do_not_reach_the_weights() -> None:
+    model, clean = network(), network()
+    for network_, poison in ((model, 1e6), (clean, 0.0)):
+        private = loop(network_, seed=1)
+        for x, y in private.batches(2):
+            for value in network_.parameters():
+                value.grad = torch.full_like(value, poison)
+            private.step(x, y)
+    for value, other in zip(model.parameters(), clean.parameters(), strict=True):
+        torch.testing.assert_close(value, other)
+
+
+def test_a_model_that_mixes_is_refused_before_anything_is_charged_or_when_it_begins_to() -> None:
+    ledger = Ledger(5.0, 1e-4)
+    mixing = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5, affine=False), nn.Linear(5, 3))
+    with pytest.raises(ExamplesMixError, match="BatchNorm1d"):
+        loop(mixing, ledger=ledger)
+    assert not ledger.entries
+    private = loop(mixing.eval(), expected_batch_size=40)
+    x, y = next(private.batches())
+    private.step(x, y)
+    mixing.train()
+    x, y = next(private.batches())
+    before = [value.clone() for value in mixing.parameters()]
+    with pytest.raises(ExamplesMixError, match="BatchNorm1d"):
+        private.step(x, y)
+    assert all(torch.equal(old, new) for old, new in zip(before, mixing.parameters(), strict=True))
+    mixing.eval()
+    private.step(x, y)  # nothing was shown, so the batch may still be used
+
+
+def test_schedulers_dropout_views_and_the_adaptive_clip() -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.1)
+
+    def jittered(rows: Tensor, generator: np.random.Generator) -> Tensor:
+        return rows[:, None] + torch.from_numpy(generator.normal(size=(len(rows), 3, 6))).float()
+
+    private = loop(model, optimizer=optimizer, augment=jittered, views=3, quantile_clip=QuantileClip(4.0))
+    assert 4.99 < cost(private.plan.event, 1e-4).epsilon <= 5
+    clips = []
+    for x, y in private.batches():
+        private.step(x, y)
+        scheduler.step()
+        clips.append(private.l2_clip)
+    assert len(set(clips)) == 20
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 79), max_size=12), st.booleans())
+def test_rows_are_the_datasets_whatever_was_drawn(indices: list[int], plain: bool) -> None:
+    rows = Rows(DATA if plain else Items(), None, torch.device("cpu"))
+    x, y = rows(np.array(indices, dtype=np.int64))
+    assert torch.equal(x, DATA.tensors[0][indices])
+    assert torch.equal(y, DATA.tensors[1][indices])
+    assert (x.shape, x.dtype, y.dtype) == ((len(indices), 6), torch.float32, torch.int64)
+
+
+def test_datasets_that_cannot_be_drawn_from_are_refused_in_one_line() -> None:
+    class Endless(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(())
+
+    with pytest.raises(ValueError, match="map-style"):
+        loop(dataset=Endless())
+    with pytest.raises(ValueError, match="is empty"):
+        loop(dataset=TensorDataset(torch.zeros(0, 6), torch.zeros(0)))
+    with pytest.raises(ValueError, match="pair"):
+        loop(dataset=TensorDataset(torch.zeros(80, 6)))
+    with pytest.raises(ValueError, match="one row for each item"):
+        loop(collate_fn=lambda items: (torch.zeros(2 * len(items), 6), torch.zeros(2 * len(items)).long()))
+    with pytest.raises(ValueError, match="reduction='none'"):
+        loop(loss=nn.CrossEntropyLoss())
+    with pytest.raises(ValueError, match="whole number from 1 to n=80"):
+        loop(expected_batch_size=81)
+
+
+def test_importing_sordino_is_light_and_unknown_names_are_errors() -> None:
+    program = (
+        "import sys, sordino; assert 'torch' not in sys.modules; sordino.make_private; assert 'torch' in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'make_public'"):
+        sordino.make_public  # noqa: B018
