@@ -43,7 +43,7 @@ ROWS = {
     "lenet-5": Row("LeNet-5", models.lenet5, (1, 28, 28), 512),
     "bilstm": Row("BiLSTM, 20 word vectors", models.BiLSTMClassifier, (20, 100), 300, classes=4),
     "resnet-18": Row("ResNet-18, group norm", models.resnet18, (3, 32, 32), 64, goal=1.5),
-    "fcn": Row("FCN 784-1024-512-64-10", lambda: models.dense(784, 1024, 512, 64, 10), (784,), 512, goal=1.3),
+    "fcn": Row("FCN 784-1024-512-64-10", lambda: models.dense(784, 1024, 512, 64, 10), (784,), 1024, goal=1.3),
 }
 
 

@@ -116,7 +116,8 @@ class ClippedGradients:
     def _ready(self, x: Any, y: Any) -> tuple[Strategy, Choices]:
         if self._strategy is None or self._modes != self._training_modes():  # in another mode other layers may mix
             self.prepare(x, y)
-        assert self._strategy is not None and self.choices is not None
+        assert self._strategy is not None
+        assert self.choices is not None
         return self._strategy, self.choices
 
     def _empty(self) -> tuple[Tensor, Tensor]:
@@ -190,7 +191,8 @@ class ClippedGradients:
             norms = found[0].new_zeros(len(sound)) if norms is None else norms
             losses = found[1].new_zeros(len(sound)) if losses is None else losses
             norms[chosen], losses[chosen] = found
-        assert norms is not None and losses is not None
+        assert norms is not None
+        assert losses is not None
         return norms, losses
 
     def _add_one_by_one(self, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ also say how much they cancel, because the weighted sum rounds anew: an example 
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -78,11 +79,24 @@ class Whole(Measured):
         return self.whole().flatten(1).double() @ weight.double().flatten()
 
 
+class Vectors:
+    """Vectors at T positions of B examples, (B, T, D); their Gram matrices are worked out once for all users."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    @cached_property
+    def gram(self) -> Tensor:
+        values = self.values.double()
+        return values @ values.transpose(1, 2)
+
+
 class OuterSum:
     """Σ over t of g_t ⊗ a_t for g (B, T, O) and a (B, T, I): any affine map, at T positions."""
 
-    def __init__(self, g: Tensor, a: Tensor) -> None:
-        self._g, self._a = g, a
+    def __init__(self, g: Tensor | Vectors, a: Tensor) -> None:
+        self._vectors = g if isinstance(g, Vectors) else Vectors(g)
+        self._g, self._a = self._vectors.values, a
 
     @classmethod
     def joined(cls, pieces: Sequence["OuterSum"]) -> "OuterSum":
@@ -104,15 +118,15 @@ class OuterSum:
     def measure(self, route: str) -> Measured:
         if route == "whole":
             return Whole(self.whole()).measure(route)
-        return _FactoredSum(self._g, self._a, route)
+        return _FactoredSum(self._vectors, self._a, route)
 
     def whole(self) -> Tensor:
         return torch.bmm(self._g.transpose(1, 2), self._a)
 
 
 class _FactoredSum(Measured):
-    def __init__(self, g: Tensor, a: Tensor, route: str) -> None:
-        self._g, self._a = g, a
+    def __init__(self, vectors: Vectors, a: Tensor, route: str) -> None:
+        self._g, self._a = g, a = vectors.values, a
         if route == "outer":
             left, right = squared_norms(g), squared_norms(a)
             self.squares, self.mass = left * right, None
@@ -122,8 +136,7 @@ class _FactoredSum(Measured):
                 zero = (g == 0).flatten(1).all(1) | (a == 0).flatten(1).all(1)
                 self.squares = torch.where(doubtful & ~zero, torch.nan, self.squares)
         else:
-            g, a = g.double(), a.double()
-            self.squares, self.mass = gram_norm(g @ g.transpose(1, 2), a @ a.transpose(1, 2))
+            self.squares, self.mass = gram_norm(vectors.gram, Vectors(a).gram)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         g = (self._g * factors.to(self._g.dtype)[:, None, None]).flatten(0, 1)

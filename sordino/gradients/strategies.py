@@ -46,7 +46,7 @@ class Ruled:
         x = self.layout_of_images(x) if self.layout_of_images else x
         with installed(self._model, self._rules, watched, tape), torch.enable_grad():
             losses = batches.losses_of(self._model, self._loss, x, y, examples, self._views)
-        tape.backward(losses)
+            tape.backward(losses)  # still tapped: a model that checkpoints runs its layers again on the way back
         return losses.detach(), tape.measured
 
 

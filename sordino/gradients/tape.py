@@ -96,11 +96,6 @@ class Tape:
             return value.parameter, value.plain
         return None, value
 
-    def rows(self, name: str, x: Tensor) -> tuple[int, Tensor]:
-        """How many rows of a layer's input belong to an example, and the input with the examples' dimension first."""
-        dimension = self.layouts.dimension(name, x.shape, self.examples)
-        return x.shape[dimension] // self.examples, x.movedim(dimension, 0)
-
     def _measure(self, name: str, piece: Piece) -> Measured:
         with without_autocast(self._anchor.device.type):
             return self._routes.measure(name, piece)
@@ -198,7 +193,7 @@ class Routes:
 def _seconds(piece: Piece, route: str) -> float:
     """Of the norms and the sum by this route, the better of two tries."""
     best = float("inf")
-    for _ in range(3):
+    for _ in range(2):
         start = perf_counter()
         measured = piece.measure(route)
         measured.weighted_sum(torch.ones_like(measured.squares))

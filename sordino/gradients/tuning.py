@@ -3,6 +3,7 @@
 Choices are measured once and then fixed: other rules or chunks would round otherwise, and a repeated step must not.
 """
 
+import math
 import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +19,9 @@ from sordino.gradients.batches import Setup
 from sordino.gradients.strategies import Formed, Ruled, Strategy
 from sordino.gradients.watching import Unruled
 
-_SMALLEST, _LARGEST = 16, 4096
+_MIDDLING, _LARGEST = 64, 8192
+_PATIENCE = 20.0
+"""Seconds that may go by before measuring stops with what has been found."""
 _FORMED, _WHOLE_BYTES = 64, 2**28
 _PROMISING, _TURNS, _AT_LEAST = 1.5, 2, 64
 _STRICT, _LOOSE = 1e-6, 0.1
@@ -82,7 +85,7 @@ def _why_not_ruled(setup: Setup, x: Any, y: Any) -> str | None:
             ValueError,
         ):  # a model that cannot be copied, or computes in one precision only
             agreed = probing.agrees(learnt(setup, x, y), setup, x, y, tolerance=_LOOSE)
-    except Unruled as reason:
+    except (Unruled, RuntimeError) as reason:
         return str(reason)
     return None if agreed else "its layer rules disagree with autograd"
 
@@ -95,10 +98,13 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
         most = physical_batch or max(1, min(_FORMED, _WHOLE_BYTES // max(bytes_each, 1)))
         return strategy, Choices(name, most, False, {})
     sizes = [physical_batch] if physical_batch else _candidates(batches.size(y))
-    layouts = (False, True) if _has_images(setup.model, x) else (False,)
-    candidates = [Choices(name, size, last, {}) for last in layouts for size in sizes]
+    layouts = (True, False) if _has_images(setup.model, x) else (False,)
+    candidates = [Choices(name, size, last, {}) for size in sizes for last in layouts]
     seconds: dict[int, float] = {}
+    began = perf_counter()
     for number, candidate in enumerate(candidates):
+        if seconds and perf_counter() - began > _PATIENCE:
+            break
         with suppress(RuntimeError):  # a layout that the model's own code does not take, or too little memory
             candidates[number] = _with_routes(strategy, candidate, setup, x, y)
             seconds[number] = _seconds_an_example(strategy, candidates[number], setup, x, y)
@@ -163,12 +169,11 @@ def _run(strategy: Strategy, x: Any, y: Any) -> None:
 
 
 def _candidates(examples: int) -> list[int]:
-    sizes = []
-    size = _SMALLEST
-    while size < min(examples, _LARGEST):
-        sizes.append(size)
-        size *= 2
-    return [*sizes, min(examples, _LARGEST)]
+    """Powers of two, the middling ones first; the largest takes batches like this one, and somewhat larger, whole."""
+    sizes = [2**power for power in range(4, 13) if 2 ** (power + 1) <= examples]
+    if examples <= _LARGEST:
+        sizes.append(2 ** math.ceil(math.log2(1.25 * examples)))
+    return sorted(sizes, key=lambda size: abs(math.log2(size / _MIDDLING)))
 
 
 def _has_images(model: nn.Module, x: Any) -> bool:

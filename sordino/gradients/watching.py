@@ -52,7 +52,7 @@ class Watched(Tensor):
             if name in ("detach", "detach_") or (name == "__get__" and func == Tensor.data.__get__):  # type: ignore[attr-defined]
                 return args[0].plain
             if name in _QUESTIONS:
-                return func(*args, **kwargs)
+                return func(args[0].plain, *args[1:], **kwargs)
             if name == "__get__":
                 answer = func(*args, **kwargs)
                 if not isinstance(answer, Tensor):
@@ -60,17 +60,19 @@ class Watched(Tensor):
             return _apply(func, name, args, kwargs)
 
 
+# Answers that are no tensors: autograd, too, takes what is computed from them for a constant.
 _QUESTIONS = {
     "size",
     "dim",
     "numel",
+    "nelement",
     "stride",
     "is_floating_point",
     "is_complex",
     "is_contiguous",
     "__len__",
-    "nelement",
 }
+_QUESTIONS |= {"item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__repr__", "__format__"}
 _ELEMENTWISE = {"add", "sub", "mul", "div", "rsub", "truediv", "true_divide", "subtract", "multiply", "divide"}
 _ELEMENTWISE |= {f"__{prefix}{name}__" for name in ("add", "sub", "mul", "truediv") for prefix in ("", "r", "i")}
 _ELEMENTWISE |= {"add_", "sub_", "mul_", "div_"}

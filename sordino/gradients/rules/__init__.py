@@ -1,6 +1,7 @@
 """Which rule a layer has: those whose forward is PyTorch's own, so that a subclass that computes otherwise has none."""
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from sordino.gradients.rules.affine import linear
 from sordino.gradients.rules.attention import attention
@@ -47,7 +48,7 @@ def _rule_of(layer: nn.Module) -> Rule | None:
     if "forward" in layer.__dict__:
         return None
     for kind, rule in _RULES.items():
-        if isinstance(layer, kind) and type(layer).forward is kind.forward and "weight" not in layer.__class__.__dict__:
+        if isinstance(layer, kind) and type(layer).forward is kind.forward and not is_parametrized(layer):
             return rule
     own = next(layer.parameters(recurse=False), None)
     return opaque if own is not None and next(layer.children(), None) is None else None

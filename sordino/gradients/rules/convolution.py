@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sordino.gradients.pieces import Measured, Piece, Whole, gram_norm, likely, squared_norms
 from sordino.gradients.tape import Pieces, Tape
+from sordino.gradients.watching import Unruled
 
 _Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _MANY_CHANNELS = 4
@@ -23,23 +24,21 @@ _PATCH_BYTES = 2**22
 
 
 def convolution(tape: Tape, name: str, layer: _Conv, x: Tensor) -> Tensor:
-    unbatched = x.ndim == layer.weight.ndim - 1
-    x = x.unsqueeze(0) if unbatched else x
+    if tape.layouts.dimension(name, x.shape, tape.examples) or x.ndim != layer.weight.ndim:
+        raise Unruled(f"the examples are not first in the input of {name}")
     padding = layer.padding
     if isinstance(padding, str) or layer.padding_mode != "zeros":
         # Padded beforehand, by autograd: what is unusual need not be fast.
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         x, padding = F.pad(x, layer._reversed_padding_repeated_twice, mode=mode), (0,) * (x.ndim - 2)
-    use = _Convolution(tape, name, x, layer, tuple(int(side) for side in padding))
-    y: Tensor = tape.tap(use, x)
-    return y.squeeze(0) if unbatched else y
+    return tape.tap(_Convolution(tape, x, layer, tuple(int(side) for side in padding)), x)
 
 
 class _Convolution:
-    def __init__(self, tape: Tape, name: str, x: Tensor, layer: _Conv, padding: tuple[int, ...]) -> None:
+    def __init__(self, tape: Tape, x: Tensor, layer: _Conv, padding: tuple[int, ...]) -> None:
         self._weight_name, self._weight = tape.parameter(layer.weight)
         self._bias_name, self._bias = tape.parameter(layer.bias)
-        self._rows = tape.rows(name, x)[0]
+        self._rows = len(x) // tape.examples
         self._geometry = Geometry(layer.weight.shape, layer.stride, padding, layer.dilation, layer.groups)
         self.parameters = tuple(name for name in (self._weight_name, self._bias_name) if name)
 

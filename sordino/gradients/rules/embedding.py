@@ -18,7 +18,8 @@ def embedding(tape: Tape, name: str, layer: nn.Embedding, tokens: Tensor) -> Ten
 class _Embedding:
     def __init__(self, tape: Tape, name: str, layer: nn.Embedding, tokens: Tensor) -> None:
         weight_name, weight = tape.parameter(layer.weight)
-        assert weight_name is not None and weight is not None
+        assert weight_name is not None
+        assert weight is not None
         self.parameters: tuple[str, ...] = (weight_name,)
         self._weight, self._padding = weight, layer.padding_idx
         self._examples, self._dimension = tape.examples, tape.layouts.dimension(name, tokens.shape, tape.examples)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sordino.gradients.pieces import Piece, Whole
 from sordino.gradients.tape import Pieces, Tape
+from sordino.gradients.watching import Unruled
 
 _BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 _InstanceNorm = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
@@ -39,7 +40,8 @@ def layer_norm(tape: Tape, name: str, layer: nn.LayerNorm, x: Tensor) -> Tensor:
 
 
 def _with_fixed_statistics(tape: Tape, name: str, layer: _BatchNorm | _InstanceNorm, x: Tensor) -> Tensor:
-    assert layer.running_mean is not None and layer.running_var is not None
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
     normal = F.batch_norm(x, layer.running_mean, layer.running_var, None, None, False, 0.0, layer.eps)
     return tape.tap(_Scaled(tape, name, x, layer.weight, layer.bias), normal)
 
@@ -51,6 +53,8 @@ class _ScaleAndShift:
         self._weight_name, self._weight = tape.parameter(weight)
         self._bias_name, self._bias = tape.parameter(bias)
         self._examples, self._dimension = tape.examples, tape.layouts.dimension(name, x.shape, tape.examples)
+        if self._dimension and not isinstance(self, _LayerNorm):
+            raise Unruled(f"the examples are not first in the input of {name}")
         self.parameters = tuple(name for name in (self._weight_name, self._bias_name) if name)
 
     def _pieces(self, scale: Tensor, shift: Tensor) -> Pieces:

@@ -1,0 +1,92 @@
+"""Convolutions of every geometry and by every route give the naive loop's sums and norms."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from .reference import Applied, check
+
+KINDS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+
+
+@st.composite
+def geometries(draw: Any) -> tuple[nn.Module, tuple[int, ...]]:
+    """A convolution and the shape of an example that it takes."""
+    dimensions = draw(st.sampled_from([1, 2, 2, 3]))
+    largest = 3 if dimensions < 3 else 2
+
+    def sides(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.lists(st.integers(low, high), min_size=dimensions, max_size=dimensions)))
+
+    groups = draw(st.sampled_from([1, 1, 2]))
+    inputs, outputs = (groups * draw(st.integers(1, 5 // groups)) for _ in range(2))
+    kernel, dilation = sides(1, largest), sides(1, 2)
+    mode = draw(st.sampled_from(["zeros", "zeros", "reflect", "circular", "replicate"]))
+    same = draw(st.integers(0, 4)) == 0
+    padding, stride = ("same", 1) if same else (sides(0, 2), sides(1, 3))
+    shape = tuple(
+        (side - 1) * gap + 1 + more for side, gap, more in zip(kernel, dilation, sides(2, 4), strict=True)
+    )
+    conv = KINDS[dimensions](
+        inputs, outputs, kernel, stride, padding, dilation, groups, draw(st.booleans()), padding_mode=mode
+    )
+    return conv, (inputs, *shape)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+@settings(max_examples=40, deadline=None)
+@given(geometries(), st.integers(1, 4), st.integers(0, 99))
+def test_any_geometry(drawn: tuple[nn.Module, tuple[int, ...]], examples: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    conv, shape = drawn
+    check(nn.Sequential(conv, nn.Tanh(), nn.Flatten()), torch.randn(examples, *shape))
+
+
+@pytest.mark.parametrize("route", ["whole", "gram"])
+@pytest.mark.parametrize(
+    ("conv", "shape"),
+    [
+        (nn.Conv1d(24, 16, 3, padding=1), (24, 6)),
+        (nn.Conv2d(16, 24, 2), (16, 3, 3)),
+        (nn.Conv2d(32, 32, 3, stride=2, padding=1), (32, 5, 4)),
+        (nn.Conv2d(32, 24, 2, dilation=2, bias=False), (32, 4, 4)),
+        (nn.Conv3d(16, 32, 2), (16, 3, 2, 3)),
+        (nn.Conv2d(2, 64, 3, padding=1), (2, 2, 2)),
+    ],
+)
+def test_each_route(conv: nn.Module, shape: tuple[int, ...], route: str) -> None:
+    torch.manual_seed(0)
+    check(nn.Sequential(conv, nn.Tanh()), torch.randn(3, *shape), routes=route)
+
+
+@pytest.mark.parametrize("route", ["whole", "gram"])
+def test_each_route_with_several_rows_an_example(route: str) -> None:
+    """Each example is several images: they are one example's, and are summed before the norm."""
+    torch.manual_seed(0)
+    model = Applied(nn.Conv2d(16, 24, 2), lambda conv, x: conv(x.flatten(0, 1)).unflatten(0, (len(x), -1)).tanh())
+    check(model, torch.randn(3, 2, 16, 2, 3), routes=route)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_layouts(dtype: torch.dtype) -> None:
+    """Channels-last and transposed inputs, and forwards that view what a convolution gives."""
+    torch.manual_seed(0)
+    model = Applied(
+        nn.Sequential(nn.Conv2d(5, 6, 3, padding=1), nn.Tanh(), nn.GroupNorm(2, 6), nn.Conv2d(6, 4, 3)),
+        lambda layers, x: layers(x).view(len(x), -1),
+    )
+    x = torch.randn(4, 5, 6, 7)
+    check(model, x, dtypes=(dtype,))
+    check(model, x.contiguous(memory_format=torch.channels_last), dtypes=(dtype,))
+    check(model, torch.randn(4, 7, 6, 5).transpose(1, 3), dtypes=(dtype,))
+
+
+def test_many_examples_are_done_in_blocks() -> None:
+    """Patches are formed a few examples at a time; the blocks' border must not show."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(8, 4, 5, padding=2), nn.Tanh(), nn.Flatten())
+    check(model, torch.randn(11, 8, 28, 28), dtypes=(torch.float64,))
