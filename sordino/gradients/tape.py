@@ -68,6 +68,14 @@ class Tape:
         self._sites[use] += 1
         return f"{use}#{self._sites[use]}"
 
+    def dimension(self, layer: str, x: Tensor) -> int:
+        """In which dimension of this layer's input the examples lie."""
+        return self.layouts.dimension(layer, self.site(layer), x.shape, self.examples)
+
+    def grows(self, use: str, x: Tensor | torch.Size) -> bool:
+        """Whether a tensor that a parameter meets has the examples first; if not, it is the same for all of them."""
+        return self.layouts.grows(use, x if isinstance(x, torch.Size) else x.shape, self.examples)
+
     def backward(self, losses: Tensor) -> None:
         """All pieces, measured: of the sum of the losses."""
         if not losses.requires_grad:
@@ -140,9 +148,10 @@ class Layouts:
         self._dimensions: dict[str, int] = {}
         self.learning = False
 
-    def dimension(self, name: str, shape: torch.Size, examples: int) -> int:
+    def dimension(self, name: str, call: str, shape: torch.Size, examples: int) -> int:
+        """Of a layer's input; all its calls must agree."""
         if self.learning:
-            self._learn(name, shape, examples)
+            self._learn(name, call, shape, examples)
             return 0 if shape[0] % examples == 0 else 1
         dimension = self._dimensions.get(name)
         if dimension is None or dimension == CONSTANT or len(shape) <= dimension or shape[dimension] % examples:
@@ -152,15 +161,15 @@ class Layouts:
     def grows(self, name: str, shape: torch.Size, examples: int) -> bool:
         """Whether this tensor has the examples in its first dimension; if not, it must be the same for all of them."""
         if self.learning:
-            self._learn(name, shape, examples)
+            self._learn(name, name, shape, examples)
             return len(shape) > 0 and shape[0] % examples == 0
         dimension = self._dimensions.get(name)
         if dimension not in (0, CONSTANT) or (dimension == 0 and shape[0] % examples):
             raise Unruled(f"what {name} meets has no first dimension of the examples")
         return dimension == 0
 
-    def _learn(self, name: str, shape: torch.Size, examples: int) -> None:
-        before = self._shapes.setdefault(name, (examples, shape))
+    def _learn(self, name: str, call: str, shape: torch.Size, examples: int) -> None:
+        before = self._shapes.setdefault(call, (examples, shape))
         if before[0] == examples:
             return
         pairs = enumerate(zip(before[1], shape, strict=False))

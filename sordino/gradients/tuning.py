@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from sordino.gradients import batches, fallback, probing
+from sordino.gradients import batches, fallback, memory, probing
 from sordino.gradients.batches import Setup
 from sordino.gradients.strategies import Formed, Ruled, Strategy
 from sordino.gradients.watching import Unruled
@@ -22,6 +22,7 @@ from sordino.gradients.watching import Unruled
 _MIDDLING, _LARGEST = 64, 8192
 _PATIENCE = 20.0
 """Seconds that may go by before measuring stops with what has been found."""
+_SHARE_OF_MEMORY = 0.5
 _FORMED, _WHOLE_BYTES = 64, 2**28
 _PROMISING, _TURNS, _AT_LEAST = 1.5, 2, 64
 _STRICT, _LOOSE = 1e-6, 0.1
@@ -79,11 +80,8 @@ def _why_not_ruled(setup: Setup, x: Any, y: Any) -> str | None:
             # In double precision: in single, rounding alone flips a unit now and then, and with it the gradient.
             exact, inputs, targets = probing.in_double_precision(setup, x, y)
             agreed = probing.agrees(learnt(exact, inputs, targets), exact, inputs, targets, tolerance=_STRICT)
-        except (
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ):  # a model that cannot be copied, or computes in one precision only
+        except (RuntimeError, TypeError, ValueError):
+            # A model that cannot be copied, or that computes in one precision only.
             agreed = probing.agrees(learnt(setup, x, y), setup, x, y, tolerance=_LOOSE)
     except (Unruled, RuntimeError) as reason:
         return str(reason)
@@ -100,14 +98,20 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
     sizes = [physical_batch] if physical_batch else _candidates(batches.size(y))
     layouts = (True, False) if _has_images(setup.model, x) else (False,)
     candidates = [Choices(name, size, last, {}) for size in sizes for last in layouts]
+    device = next(iter(setup.parameters.values())).device
     seconds: dict[int, float] = {}
-    began = perf_counter()
+    began, bytes_an_example = perf_counter(), 0.0
     for number, candidate in enumerate(candidates):
         if seconds and perf_counter() - began > _PATIENCE:
             break
-        with suppress(RuntimeError):  # a layout that the model's own code does not take, or too little memory
+        if candidate.physical_batch * bytes_an_example > _SHARE_OF_MEMORY * memory.available(device):
+            continue
+        before = memory.peak(device)
+        with suppress(RuntimeError):  # a layout that the model's own code does not take
             candidates[number] = _with_routes(strategy, candidate, setup, x, y)
             seconds[number] = _seconds_an_example(strategy, candidates[number], setup, x, y)
+        used = min(candidate.physical_batch, batches.size(y))
+        bytes_an_example = max(bytes_an_example, (memory.peak(device) - before) / used)
     if not seconds:
         return strategy, Choices(name, 1, False, {})
     # Other work on the machine disturbs: what looks good is tried again, in turns.
@@ -169,11 +173,14 @@ def _run(strategy: Strategy, x: Any, y: Any) -> None:
 
 
 def _candidates(examples: int) -> list[int]:
-    """Powers of two, the middling ones first; the largest takes batches like this one, and somewhat larger, whole."""
+    """Powers of two; the largest takes batches like this one, and somewhat larger, whole.
+
+    The smallest comes first, to see what memory an example needs, then those that usually win.
+    """
     sizes = [2**power for power in range(4, 13) if 2 ** (power + 1) <= examples]
     if examples <= _LARGEST:
         sizes.append(2 ** math.ceil(math.log2(1.25 * examples)))
-    return sorted(sizes, key=lambda size: abs(math.log2(size / _MIDDLING)))
+    return [sizes[0], *sorted(sizes[1:], key=lambda size: abs(math.log2(size / _MIDDLING)))]
 
 
 def _has_images(model: nn.Module, x: Any) -> bool:

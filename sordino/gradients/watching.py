@@ -86,7 +86,7 @@ def _apply(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     tape = watched[0]._tape
     met = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Watched) and leaf.ndim]
     site = tape.site(f"{watched[0].parameter}.{name}")
-    growing = [tape.layouts.grows(f"{site}/{index}", leaf.shape, tape.examples) for index, leaf in enumerate(met)]
+    growing = [tape.grows(f"{site}/{index}", leaf) for index, leaf in enumerate(met)]
     if any(growing):
         if len(watched) == len(met) == 1 and name in _ELEMENTWISE:
             copies = _aligned(watched[0].copies(), met[0])
@@ -143,7 +143,7 @@ def _expanded(func: Any, args: Any, kwargs: Any, site: str) -> Any:
     """A parameter given a dimension of examples: `token.expand(len(x), -1, -1)`, `token.repeat(len(x), 1, 1)`."""
     watched = args[0]
     tape, shape = watched._tape, func(watched.plain, *args[1:], **kwargs).shape
-    if not tape.layouts.grows(f"{site}/result", shape, tape.examples):
+    if not tape.grows(f"{site}/result", shape):
         leaves, spec = pytree.tree_flatten((args, kwargs))
         return _of_parameters(func, leaves, spec, [leaf for leaf in leaves if isinstance(leaf, Watched)])
     copies = watched.copies()

@@ -15,7 +15,7 @@ def linear(tape: Tape, name: str, layer: nn.Linear, x: Tensor) -> Tensor:
 
 def affine(tape: Tape, name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """F.linear with taps on the parameters that are to be trained."""
-    dimension = tape.layouts.dimension(name, x.shape, tape.examples)
+    dimension = tape.dimension(name, x)
     return tape.tap(Affine(tape, dimension, weight, bias), x)
 
 

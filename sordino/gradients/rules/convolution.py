@@ -24,7 +24,7 @@ _PATCH_BYTES = 2**22
 
 
 def convolution(tape: Tape, name: str, layer: _Conv, x: Tensor) -> Tensor:
-    if tape.layouts.dimension(name, x.shape, tape.examples) or x.ndim != layer.weight.ndim:
+    if tape.dimension(name, x) or x.ndim != layer.weight.ndim:
         raise Unruled(f"the examples are not first in the input of {name}")
     padding = layer.padding
     if isinstance(padding, str) or layer.padding_mode != "zeros":

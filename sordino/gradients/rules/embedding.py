@@ -22,7 +22,7 @@ class _Embedding:
         assert weight is not None
         self.parameters: tuple[str, ...] = (weight_name,)
         self._weight, self._padding = weight, layer.padding_idx
-        self._examples, self._dimension = tape.examples, tape.layouts.dimension(name, tokens.shape, tape.examples)
+        self._examples, self._dimension = tape.examples, tape.dimension(name, tokens)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         return F.embedding(tokens, self._weight), (tokens,)

@@ -52,7 +52,7 @@ class _ScaleAndShift:
     def __init__(self, tape: Tape, name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         self._weight_name, self._weight = tape.parameter(weight)
         self._bias_name, self._bias = tape.parameter(bias)
-        self._examples, self._dimension = tape.examples, tape.layouts.dimension(name, x.shape, tape.examples)
+        self._examples, self._dimension = tape.examples, tape.dimension(name, x)
         if self._dimension and not isinstance(self, _LayerNorm):
             raise Unruled(f"the examples are not first in the input of {name}")
         self.parameters = tuple(name for name in (self._weight_name, self._bias_name) if name)

@@ -13,7 +13,7 @@ from sordino.gradients.watching import Unruled
 def opaque(tape: Tape, name: str, layer: nn.Module, *inputs: Any, **options: Any) -> Any:
     if options or not all(isinstance(x, Tensor) and x.ndim for x in inputs):
         raise Unruled(f"the arguments of {name} are not plain tensors")
-    if any(tape.layouts.dimension(f"{name}/{index}", x.shape, tape.examples) for index, x in enumerate(inputs)):
+    if any(tape.dimension(f"{name}/{index}", x) for index, x in enumerate(inputs)):
         raise Unruled(f"the examples are not first in the inputs of {name}")
     return tape.tap(_Opaque(tape, layer), *inputs)
 

@@ -21,7 +21,7 @@ _Recurrent = nn.RNN | nn.LSTM | nn.GRU
 def recurrent(tape: Tape, name: str, layer: _Recurrent, x: Tensor, state: Any = None) -> Any:
     if not isinstance(x, Tensor) or x.ndim != 3 or (isinstance(layer, nn.LSTM) and layer.proj_size):
         raise Unruled("packed or unbatched sequences and projections have no rule")
-    examples_first = tape.layouts.dimension(name, x.shape, tape.examples) == 0
+    examples_first = tape.dimension(name, x) == 0
     if examples_first != layer.batch_first:
         raise Unruled(f"the examples are not where {name} expects them")
     x = x if layer.batch_first else x.transpose(0, 1)
