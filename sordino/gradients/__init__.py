@@ -2,7 +2,7 @@
 
 from sordino.gradients.clipping import Automatic, Clipping, Flat, PerLayer
 from sordino.gradients.engine import Clipped, ClippedGradients
-from sordino.gradients.probing import ExamplesMixError
+from sordino.gradients.mixing import ExamplesMixError
 from sordino.gradients.repair import repair
 
 __all__ = ["Automatic", "Clipped", "ClippedGradients", "Clipping", "ExamplesMixError", "Flat", "PerLayer", "repair"]

@@ -30,6 +30,11 @@ def size(batch: Any) -> int:
     return lengths.pop()
 
 
+def views(batch: Any) -> set[int]:
+    """The lengths of the tensors' second dimensions; 0 for one that has none."""
+    return {leaf.shape[1] if leaf.ndim > 1 else 0 for leaf in _tensors(batch)}
+
+
 def select(batch: Any, rows: Any) -> Any:
     """The same batch with these examples only (a slice or a tensor of places)."""
     return pytree.tree_map(lambda leaf: leaf[rows] if isinstance(leaf, Tensor) else leaf, batch)

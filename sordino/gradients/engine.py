@@ -6,17 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients import batches, fallback, probing, tuning
+from sordino.gradients import batches, fallback, mixing, tuning
 from sordino.gradients.batches import Loss, Setup
 from sordino.gradients.clipping import Clipping, Flat
 from sordino.gradients.pieces import Measured, Whole
+from sordino.gradients.specimens import Untouched
 from sordino.gradients.strategies import Strategy
 from sordino.gradients.tape import without_autocast
 from sordino.gradients.tuning import Choices
 from sordino.gradients.watching import Unruled
 
-_CANCELLATION = 1e3
-"""How many times l2_clip an example may add and take away again, before its sum would round too coarsely."""
 _LEAST_FACTOR = 1e-20
 
 
@@ -83,12 +82,14 @@ class ClippedGradients:
         examples = batches.size(x)
         if examples != batches.size(y):
             raise ValueError(f"there are {examples} examples but {batches.size(y)} targets")
+        if self._views > 1 and batches.views(x) != {self._views}:
+            raise ValueError(f"with views={self._views} every input must have the shape (examples, {self._views}, …)")
         sums: dict[str, Tensor] = {}
         found = [self._empty()]
         if examples:
-            strategy, choices = self._ready(x, y)
-            for start in range(0, examples, choices.physical_batch):
-                rows = slice(start, start + choices.physical_batch)
+            strategy, physical_batch = self._ready(x, y)
+            for start in range(0, examples, physical_batch):
+                rows = slice(start, start + physical_batch)
                 part = self._rows(batches.select(x, rows)), batches.select(y, rows)
                 found.append(self._add(strategy, sums, *part, l2_clip))
         sums = {name: sums[name] if name in sums else _zeros(value) for name, value in self._parameters.items()}
@@ -102,8 +103,8 @@ class ClippedGradients:
         The first call does it by itself.
         """
         rows, setup = self._rows(x), Setup(self._model, self._loss, self._parameters, self._views)
-        probing.refuse_mixing(self._model, self._loss, rows, y, self._views)
-        with probing.untouched(self._model):
+        mixing.refuse_mixing(setup, rows, y)
+        with Untouched(self._model):
             if self.choices is None:
                 self._strategy, self.choices = tuning.fastest(setup, rows, y, self._physical_batch)
             else:
@@ -113,12 +114,15 @@ class ClippedGradients:
     def _training_modes(self) -> list[bool]:
         return [layer.training for layer in self._model.modules()]
 
-    def _ready(self, x: Any, y: Any) -> tuple[Strategy, Choices]:
+    def _ready(self, x: Any, y: Any) -> tuple[Strategy, int]:
         if self._strategy is None or self._modes != self._training_modes():  # in another mode other layers may mix
-            self.prepare(x, y)
+            try:
+                self.prepare(x, y)
+            except mixing.NothingToldError:  # a batch of broken examples: one by one, and the next may tell more
+                return _refused, batches.size(x)
         assert self._strategy is not None
         assert self.choices is not None
-        return self._strategy, self.choices
+        return self._strategy, self.choices.physical_batch
 
     def _empty(self) -> tuple[Tensor, Tensor]:
         like = next(iter(self._parameters.values()))
@@ -137,7 +141,7 @@ class ClippedGradients:
             return self._add_one_by_one(sums, x, y, l2_clip)
         norms = self._norms(parts, losses)
         factors = self.clipping.factors(norms, l2_clip)
-        sound = self._sound(parts, norms, factors, l2_clip)
+        sound = self._sound(norms, factors)
         if not bool(sound.all()):
             return self._add_apart(strategy, sums, x, y, l2_clip, sound)
         columns = factors.unbind(1)
@@ -168,13 +172,9 @@ class ClippedGradients:
         total = squares + crossed + added
         return torch.where(total >= 0.1 * (squares + added), total, torch.nan)
 
-    def _sound(self, parts: dict[str, Measured], norms: Tensor, factors: Tensor, l2_clip: float) -> Tensor:
+    def _sound(self, norms: Tensor, factors: Tensor) -> Tensor:
         """Which examples' norms and sums are known well enough."""
-        sound = (torch.isfinite(norms) & torch.isfinite(factors) & (factors > _LEAST_FACTOR)).all(1)
-        for name, part in parts.items():
-            if part.mass is not None:
-                sound &= part.mass * factors[:, self._group[name]] <= _CANCELLATION * l2_clip
-        return sound
+        return (torch.isfinite(norms) & torch.isfinite(factors) & (factors > _LEAST_FACTOR)).all(1)
 
     def _add_apart(
         self, strategy: Strategy, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float, sound: Tensor
@@ -219,6 +219,10 @@ class ClippedGradients:
         return torch.cat(norms).to(_sum_type(losses[0])), torch.cat(losses)
 
 
+def _refused(x: Any, y: Any) -> tuple[Tensor, dict[str, Measured]]:
+    raise Unruled("nothing is known of the model yet")
+
+
 def _accumulate(sums: dict[str, Tensor], name: str, value: Tensor) -> None:
     if name in sums:
         sums[name] += value
@@ -236,6 +240,6 @@ def _sum_type(value: Tensor) -> torch.dtype:
 
 
 def _positive(name: str, value: float) -> float:
-    if not (isinstance(value, int | float) and 0 < value < float("inf")):
+    if isinstance(value, bool) or not (isinstance(value, int | float) and 0 < value < float("inf")):
         raise ValueError(f"{name} must be a positive finite number, not {value!r}")
     return float(value)

@@ -1,5 +1,6 @@
 """Per-example gradients, whole: for models that the layer rules do not cover, and as their yardstick."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -31,7 +32,9 @@ def by_vmap(model: nn.Module, loss: Loss, parameters: dict[str, Tensor], x: Any,
     places = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, (rows, y))
     trained = {name: value.detach() for name, value in parameters.items()}
     per_example = vmap(grad_and_value(mean_loss), in_dims=(None, *places), randomness="different")
-    gradients, losses = per_example(trained, rows, y)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")  # the caller has warned already
+        gradients, losses = per_example(trained, rows, y)
     return losses, gradients
 
 
@@ -52,4 +55,4 @@ def _gradients(value: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor
     if not value.requires_grad:
         return {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(parameters, found, strict=True))
+    return {name: value.to_dense() for name, value in zip(parameters, found, strict=True)}

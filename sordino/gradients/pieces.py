@@ -1,8 +1,8 @@
 """What one use of a parameter adds to each example's gradient, in whatever form costs least.
 
 A piece knows the squared norm of each example's part and, once the clip factors are known, their weighted sum. Parts
-that were formed whole are summed from what was measured. Parts that never are formed (an outer product, a Gram matrix)
-also say how much they cancel, because the weighted sum rounds anew: an example that cancels too much is done over.
+that were formed whole are summed from what was measured. Of parts that are never formed (an outer product, a Gram
+matrix) the weighted sum rounds anew, so an example whose terms cancel too much is done over, whole.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,6 @@ class Measured:
 
     squares: Tensor
     """Squared norms, (B,) in double precision; NaN where they could not be told well enough."""
-    mass: Tensor | None = None
-    """Σ of the norms of the terms: what the norm would be if nothing cancelled. None if the gradients were formed."""
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """Σ over the examples of factor·gradient."""
@@ -54,7 +52,8 @@ class Whole(Measured):
     """Gradients that were formed, (B, *shape); of a kernel maybe with its channels last."""
 
     def __init__(self, gradients: Tensor, *, channels_last: bool = False, squares: Tensor | None = None) -> None:
-        self._gradients, self._channels_last = gradients, channels_last
+        self._gradients = gradients if gradients.dtype.itemsize >= 4 else gradients.float()
+        self._channels_last = channels_last
         self._squares = squares
 
     def routes(self) -> Sequence[str]:
@@ -71,12 +70,12 @@ class Whole(Measured):
         return self._gradients.movedim(-1, 2) if self._channels_last else self._gradients
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        rows = self._gradients.flatten(1)
+        rows = self._gradients.reshape(len(self._gradients), -1)
         total = (factors.to(rows.dtype) @ rows).view(self._gradients.shape[1:])
         return total.movedim(-1, 1) if self._channels_last else total
 
     def inner(self, weight: Tensor) -> Tensor:
-        return self.whole().flatten(1).double() @ weight.double().flatten()
+        return self.whole().reshape(len(self._gradients), -1).double() @ weight.double().flatten()
 
 
 class Vectors:
@@ -129,14 +128,14 @@ class _FactoredSum(Measured):
         self._g, self._a = g, a = vectors.values, a
         if route == "outer":
             left, right = squared_norms(g), squared_norms(a)
-            self.squares, self.mass = left * right, None
+            self.squares = left * right
             # Where one square may have vanished in float32 and the other is large, the product says nothing.
             doubtful = (torch.minimum(left, right) < _SAFE_SQUARE) & (torch.maximum(left, right) > 1)
             if bool(doubtful.any()):
                 zero = (g == 0).flatten(1).all(1) | (a == 0).flatten(1).all(1)
                 self.squares = torch.where(doubtful & ~zero, torch.nan, self.squares)
         else:
-            self.squares, self.mass = gram_norm(vectors.gram, Vectors(a).gram)
+            self.squares = gram_norm(vectors.gram, Vectors(a).gram)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         g = (self._g * factors.to(self._g.dtype)[:, None, None]).flatten(0, 1)
@@ -152,18 +151,19 @@ def likely(**costs: float) -> Sequence[str]:
     return sorted((route for route in costs if costs[route] <= 2 * cheapest), key=lambda route: costs[route])
 
 
-def gram_norm(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """‖Σ_t g_t ⊗ a_t‖² and Σ_t ‖g_t‖‖a_t‖ from the double-precision Gram matrices (B, T, T) of g and a.
+def gram_norm(left: Tensor, right: Tensor) -> Tensor:
+    """‖Σ_t g_t ⊗ a_t‖² from the double-precision Gram matrices (B, T, T) of g and a.
 
     Guarantee: where positions cancel so much that rounding could matter at the sixth digit, the square is NaN, and the
-    example is done over. The error is at most 2·(n + 2)·u·mass², n the longest inner product, u = 2⁻⁵³.
+    example is done over. The error is at most 2·(n + 2)·u·mass², with mass = Σ_t ‖g_t‖‖a_t‖ (what the norm would be if
+    nothing cancelled), n the longest inner product, u = 2⁻⁵³. What is left has a norm of at least mass/70, so that the
+    single-precision sum, which rounds anew, rounds by no more than 70 times what an outer product would.
     """
     squares = (left * right).flatten(1).sum(1)
     diagonals = torch.diagonal(left, dim1=1, dim2=2) * torch.diagonal(right, dim1=1, dim2=2)
     mass = diagonals.clamp(min=0).sqrt().sum(1)
-    bound = _GRAM_ERROR * mass.square()
-    # A mass of zero means that every term is zero, unless squares have vanished: single precision cannot cause that.
-    return torch.where(squares * _GRAM_TOLERANCE >= bound, squares, torch.where(mass > 0, torch.nan, 0.0)), mass
+    known = squares * _GRAM_TOLERANCE >= _GRAM_ERROR * mass.square()
+    return torch.where(known, squares, torch.where(mass > 0, torch.nan, 0.0))
 
 
 _GRAM_ERROR = 2.0 * 2**20 * 2**-53
@@ -176,7 +176,7 @@ def squared_norms(rows: Tensor) -> Tensor:
 
     A long single-precision sum loses what is small beside it, so it is cut into blocks. Infinity where it overflows.
     """
-    rows = rows.flatten(1)
+    rows = rows.reshape(len(rows), -1)
     if rows.dtype == torch.float64:
         return torch.linalg.vector_norm(rows, dim=1).square()
     if rows.dtype != torch.float32:

@@ -70,11 +70,14 @@ class Tape:
 
     def dimension(self, layer: str, x: Tensor) -> int:
         """In which dimension of this layer's input the examples lie."""
-        return self.layouts.dimension(layer, self.site(layer), x.shape, self.examples)
+        found = self.place(layer, self.site(layer), x.shape)
+        if found is None:
+            raise Unruled(f"the input of {layer} is the same for all examples")
+        return found
 
-    def grows(self, use: str, x: Tensor | torch.Size) -> bool:
-        """Whether a tensor that a parameter meets has the examples first; if not, it is the same for all of them."""
-        return self.layouts.grows(use, x if isinstance(x, torch.Size) else x.shape, self.examples)
+    def place(self, name: str, call: str, shape: torch.Size) -> int | None:
+        """In which dimension of a tensor of this shape the examples lie; None if it is the same for all of them."""
+        return self.layouts.place(name, call, shape, self.examples)
 
     def backward(self, losses: Tensor) -> None:
         """All pieces, measured: of the sum of the losses."""
@@ -148,25 +151,18 @@ class Layouts:
         self._dimensions: dict[str, int] = {}
         self.learning = False
 
-    def dimension(self, name: str, call: str, shape: torch.Size, examples: int) -> int:
-        """Of a layer's input; all its calls must agree."""
+    def place(self, name: str, call: str, shape: torch.Size, examples: int) -> int | None:
+        """The dimension for this name, about which all its calls must agree; None for what does not grow."""
         if self.learning:
             self._learn(name, call, shape, examples)
-            return 0 if shape[0] % examples == 0 else 1
+            sides = [side == examples for side in shape] + [side % examples == 0 for side in shape]
+            return sides.index(True) % len(shape) if any(sides) else None
         dimension = self._dimensions.get(name)
-        if dimension is None or dimension == CONSTANT or len(shape) <= dimension or shape[dimension] % examples:
+        if dimension == CONSTANT:
+            return None
+        if dimension is None or len(shape) <= dimension or shape[dimension] % examples:
             raise Unruled(f"the input of {name} has no dimension of the examples")
         return dimension
-
-    def grows(self, name: str, shape: torch.Size, examples: int) -> bool:
-        """Whether this tensor has the examples in its first dimension; if not, it must be the same for all of them."""
-        if self.learning:
-            self._learn(name, name, shape, examples)
-            return len(shape) > 0 and shape[0] % examples == 0
-        dimension = self._dimensions.get(name)
-        if dimension not in (0, CONSTANT) or (dimension == 0 and shape[0] % examples):
-            raise Unruled(f"what {name} meets has no first dimension of the examples")
-        return dimension == 0
 
     def _learn(self, name: str, call: str, shape: torch.Size, examples: int) -> None:
         before = self._shapes.setdefault(call, (examples, shape))

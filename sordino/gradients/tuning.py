@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from sordino.gradients import batches, fallback, memory, probing
+from sordino.gradients import batches, fallback, memory
+from sordino.gradients.agreement import agrees, in_double_precision
 from sordino.gradients.batches import Setup
+from sordino.gradients.rearranging import InPlace
+from sordino.gradients.specimens import Untouched, in_order, specimens
 from sordino.gradients.strategies import Formed, Ruled, Strategy
 from sordino.gradients.watching import Unruled
 
@@ -55,7 +58,7 @@ def strategy_for(setup: Setup, x: Any, y: Any, wanted: str = "rules") -> tuple[s
     if wanted in ("rules", "vmap"):
         vectorised = Formed(fallback.by_vmap, setup.model, setup.loss, setup.parameters, setup.views)
         try:
-            if probing.agrees(vectorised, setup, x, y, tolerance=_LOOSE):
+            if agrees(vectorised, setup, x, y, tolerance=_LOOSE):
                 return "vmap", vectorised
         except (RuntimeError, ValueError, NotImplementedError):  # an operation without a vectorised form
             pass
@@ -63,12 +66,17 @@ def strategy_for(setup: Setup, x: Any, y: Any, wanted: str = "rules") -> tuple[s
 
 
 def learnt(setup: Setup, x: Any, y: Any) -> Ruled:
-    """The layer rules, having seen two batches of different size."""
+    """The layer rules, having seen two batches of different size, and no rows that change places in both."""
     ruled = Ruled(setup.model, setup.loss, setup.parameters, setup.views)
     ruled.layouts.learning = True
-    for count in (2, 3):
-        with probing.untouched(setup.model):
-            ruled(*probing.some(x, y, setup.views, count))
+    moved: list[set[str]] = []
+    for count in (5, 7):
+        backwards = in_order(*specimens(x, y, setup.views, count), setup.views, list(reversed(range(count))))
+        with Untouched(setup.model), InPlace(count) as watch:
+            ruled(*backwards)
+        moved.append(watch.found)
+    if set.intersection(*moved):
+        raise Unruled(f"the model picks or moves rows of its batch ({', '.join(set.intersection(*moved))})")
     ruled.layouts.learning = False
     return ruled
 
@@ -78,11 +86,11 @@ def _why_not_ruled(setup: Setup, x: Any, y: Any) -> str | None:
         learnt(setup, x, y)
         try:
             # In double precision: in single, rounding alone flips a unit now and then, and with it the gradient.
-            exact, inputs, targets = probing.in_double_precision(setup, x, y)
-            agreed = probing.agrees(learnt(exact, inputs, targets), exact, inputs, targets, tolerance=_STRICT)
+            exact, inputs, targets = in_double_precision(setup, x, y)
+            agreed = agrees(learnt(exact, inputs, targets), exact, inputs, targets, tolerance=_STRICT)
         except (RuntimeError, TypeError, ValueError):
             # A model that cannot be copied, or that computes in one precision only.
-            agreed = probing.agrees(learnt(setup, x, y), setup, x, y, tolerance=_LOOSE)
+            agreed = agrees(learnt(setup, x, y), setup, x, y, tolerance=_LOOSE)
     except (Unruled, RuntimeError) as reason:
         return str(reason)
     return None if agreed else "its layer rules disagree with autograd"

@@ -86,14 +86,17 @@ def _apply(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     tape = watched[0]._tape
     met = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Watched) and leaf.ndim]
     site = tape.site(f"{watched[0].parameter}.{name}")
-    growing = [tape.grows(f"{site}/{index}", leaf) for index, leaf in enumerate(met)]
-    if any(growing):
-        if len(watched) == len(met) == 1 and name in _ELEMENTWISE:
+    places = [tape.place(f"{site}/{index}", f"{site}/{index}", leaf.shape) for index, leaf in enumerate(met)]
+    if any(place is not None for place in places):
+        if name in _ELEMENTWISE and len(watched) == len(met) == 1 and places[0] == 0:
             copies = _aligned(watched[0].copies(), met[0])
             args, kwargs = pytree.tree_unflatten([copies if leaf is watched[0] else leaf for leaf in leaves], spec)
             return func(*args, **kwargs)
-        if name in _PRODUCTS and leaves[0] is met[0] and all(isinstance(leaf, Watched) for leaf in leaves[1:]):
-            return _product(met[0], watched, transposed=name == "linear")
+        rest = [leaf for leaf in leaves[1:] if leaf is not None]
+        if name in _PRODUCTS and leaves[0] is met[0] and all(isinstance(leaf, Watched) for leaf in rest):
+            return _product(met[0].movedim(places[0] or 0, 0), watched, transposed=name == "linear").movedim(
+                0, places[0] or 0
+            )
         if name != "expand_as":
             raise Unruled(f"{name} of {watched[0].parameter} with the data has no rule")
     if name in _EXPANSIONS:
@@ -136,16 +139,19 @@ def _product(x: Tensor, watched: list[Watched], *, transposed: bool) -> Tensor:
     y = x.reshape(matrices.shape[0], -1, x.shape[-1]) @ matrices
     if len(watched) == 2:
         y = y + watched[1].copies()[:, None]
-    return y.view(*x.shape[:-1], matrices.shape[-1])
+    return y.reshape(*x.shape[:-1], matrices.shape[-1])
 
 
 def _expanded(func: Any, args: Any, kwargs: Any, site: str) -> Any:
     """A parameter given a dimension of examples: `token.expand(len(x), -1, -1)`, `token.repeat(len(x), 1, 1)`."""
     watched = args[0]
     tape, shape = watched._tape, func(watched.plain, *args[1:], **kwargs).shape
-    if not tape.grows(f"{site}/result", shape):
+    place = tape.place(f"{site}/result", f"{site}/result", shape)
+    if place is None:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         return _of_parameters(func, leaves, spec, [leaf for leaf in leaves if isinstance(leaf, Watched)])
+    if place:
+        raise Unruled(f"the expansion of {watched.parameter} in dimension {place} has no rule")
     copies = watched.copies()
     if len(shape) == watched.plain.ndim and watched.plain.shape[0] == 1:
         copies = copies[:, 0]

@@ -89,7 +89,9 @@ def close(
     assert list(found.sums) == list(each[0])
     for name in each[0]:
         expected = torch.stack([one[name] for one in clipped])
-        scale = max(float(expected.sum(0).norm()), float(expected.flatten(1).norm(dim=1).max()), 0.1 * l2_clip)
+        scale = max(
+            float(expected.sum(0).norm()), float(expected.reshape(len(each), -1).norm(dim=1).max()), 0.1 * l2_clip
+        )
         assert found.sums[name].shape == expected.shape[1:], name
         assert float((found.sums[name].double() - expected.sum(0)).norm()) <= tolerance * scale, name
     norms = torch.tensor([length(one) for one in each], dtype=torch.float64)

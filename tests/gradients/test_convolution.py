@@ -28,9 +28,7 @@ def geometries(draw: Any) -> tuple[nn.Module, tuple[int, ...]]:
     mode = draw(st.sampled_from(["zeros", "zeros", "reflect", "circular", "replicate"]))
     same = draw(st.integers(0, 4)) == 0
     padding, stride = ("same", 1) if same else (sides(0, 2), sides(1, 3))
-    shape = tuple(
-        (side - 1) * gap + 1 + more for side, gap, more in zip(kernel, dilation, sides(2, 4), strict=True)
-    )
+    shape = tuple((side - 1) * gap + 1 + more for side, gap, more in zip(kernel, dilation, sides(2, 4), strict=True))
     conv = KINDS[dimensions](
         inputs, outputs, kernel, stride, padding, dilation, groups, draw(st.booleans()), padding_mode=mode
     )
@@ -75,14 +73,11 @@ def test_each_route_with_several_rows_an_example(route: str) -> None:
 def test_layouts(dtype: torch.dtype) -> None:
     """Channels-last and transposed inputs, and forwards that view what a convolution gives."""
     torch.manual_seed(0)
-    model = Applied(
-        nn.Sequential(nn.Conv2d(5, 6, 3, padding=1), nn.Tanh(), nn.GroupNorm(2, 6), nn.Conv2d(6, 4, 3)),
-        lambda layers, x: layers(x).view(len(x), -1),
-    )
+    layers = nn.Sequential(nn.Conv2d(5, 6, 3, padding=1), nn.Tanh(), nn.GroupNorm(2, 6), nn.Conv2d(6, 4, 3))
     x = torch.randn(4, 5, 6, 7)
-    check(model, x, dtypes=(dtype,))
-    check(model, x.contiguous(memory_format=torch.channels_last), dtypes=(dtype,))
-    check(model, torch.randn(4, 7, 6, 5).transpose(1, 3), dtypes=(dtype,))
+    check(Applied(layers, lambda layers, x: layers(x).view(len(x), -1)), x, dtypes=(dtype,))
+    check(layers, x.contiguous(memory_format=torch.channels_last), dtypes=(dtype,))
+    check(layers, torch.randn(4, 7, 6, 5).transpose(1, 3), dtypes=(dtype,))
 
 
 def test_many_examples_are_done_in_blocks() -> None:

@@ -16,7 +16,11 @@ both = (True, False)
 
 def flat(states: Any) -> Tensor:
     """Last states (layers, B, hidden), or a pair of them, as (B, …)."""
-    return torch.cat([flat(state) for state in states], 1) if isinstance(states, tuple) else states.movedim(1, 0).flatten(1)
+    return (
+        torch.cat([flat(state) for state in states], 1)
+        if isinstance(states, tuple)
+        else states.movedim(1, 0).flatten(1)
+    )
 
 
 class Unrolled(nn.Module):
@@ -45,7 +49,9 @@ def test_recurrent(kind: str, data: st.DataObject) -> None:
     torch.manual_seed(seed)
     options = {"batch_first": batch_first, "bidirectional": bidirectional, "bias": bias, "num_layers": layers}
     kinds = {"lstm": nn.LSTM, "gru": nn.GRU}
-    layer = kinds[kind](width, hidden, **options) if kind in kinds else nn.RNN(width, hidden, nonlinearity=kind, **options)
+    layer = (
+        kinds[kind](width, hidden, **options) if kind in kinds else nn.RNN(width, hidden, nonlinearity=kind, **options)
+    )
     x = (torch.randn(examples, length, width),)
     if given_states:
         shape = examples, layers * (2 if bidirectional else 1), hidden
@@ -62,7 +68,9 @@ def test_only_the_last_state_is_used() -> None:
 @few
 @given(st.data())
 def test_attention(data: st.DataObject) -> None:
-    examples, length, keys, heads = (data.draw(st.integers(low, high)) for low, high in ((1, 4), (1, 5), (2, 5), (1, 3)))
+    examples, length, keys, heads = (
+        data.draw(st.integers(low, high)) for low, high in ((1, 4), (1, 5), (2, 5), (1, 3))
+    )
     batch_first, bias, weights, widths, self_attention = (data.draw(st.booleans()) for _ in range(5))
     masks = data.draw(st.sampled_from(["none", "padding", "bool", "float", "each", "both"]))
     torch.manual_seed(data.draw(st.integers(0, 99)))
@@ -143,4 +151,7 @@ def test_a_sequence_as_long_as_the_batch_is_not_taken_for_it() -> None:
     for examples in (2, 3, 4):
         model = Applied(nn.LSTM(3, 3), lambda lstm, x: lstm(x.transpose(0, 1))[0].transpose(0, 1))
         check(model, torch.randn(examples, examples, 3))
-        check(Applied(nn.Linear(3, 2), lambda layer, x: layer(x.transpose(0, 1)).transpose(0, 1)), torch.randn(examples, examples, 3))
+        check(
+            Applied(nn.Linear(3, 2), lambda layer, x: layer(x.transpose(0, 1)).transpose(0, 1)),
+            torch.randn(examples, examples, 3),
+        )

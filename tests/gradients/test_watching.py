@@ -1,7 +1,5 @@
 """Parameters used outside of layers, shared ones and frozen ones, and models that only the fallback takes."""
 
-import warnings
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -108,7 +106,10 @@ def test_a_layer_called_several_times() -> None:
     check(Applied(nn.Linear(4, 4), lambda layer, x: layer(torch.tanh(layer(torch.tanh(layer(x)))))), torch.randn(4, 4))
     check(Applied(nn.Conv2d(3, 3, 3, padding=1), lambda conv, x: conv(torch.tanh(conv(x)))), torch.randn(3, 3, 4, 5))
     check(Applied(nn.Embedding(5, 3), lambda layer, x: layer(x) * layer(x.flip(1))), torch.randint(0, 5, (3, 4)))
-    check(Applied(nn.LSTM(3, 3), lambda lstm, x: lstm(lstm(x.transpose(0, 1))[0])[0].transpose(0, 1)), torch.randn(3, 2, 3))
+    check(
+        Applied(nn.LSTM(3, 3), lambda lstm, x: lstm(lstm(x.transpose(0, 1))[0])[0].transpose(0, 1)),
+        torch.randn(3, 2, 3),
+    )
     check(Applied(nn.LayerNorm(3), lambda norm, x: norm(x) + norm(x.exp())), torch.randn(3, 2, 3))
     check(Applied(nn.Linear(4, 2), lambda layer, x: layer(x) + 0 * layer(x).detach()), torch.randn(3, 4))
 
@@ -127,7 +128,10 @@ def test_frozen_layers_and_parameters_without_use() -> None:
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 4), nn.Tanh(), nn.Linear(4, 2))
     for parameter in (*model[0].parameters(), *model[5].parameters()):
         parameter.requires_grad_(False)
-    assert list(check(model, torch.randn(3, 2, 4, 4))(torch.zeros(0, 2, 4, 4), torch.zeros(0)).sums) == ["3.weight", "3.bias"]
+    assert list(check(model, torch.randn(3, 2, 4, 4))(torch.zeros(0, 2, 4, 4), torch.zeros(0)).sums) == [
+        "3.weight",
+        "3.bias",
+    ]
     unused = Applied(nn.ModuleList([nn.Linear(4, 2), nn.Linear(3, 3)]), lambda layers, x: layers[0](x))
     check(unused, torch.randn(3, 4))
 
@@ -214,6 +218,7 @@ def test_packed_sequences_are_looped_over() -> None:
         check(Applied(nn.LSTM(2, 3, batch_first=True), forward), x, dtypes=(torch.float64,))
 
 
+@pytest.mark.filterwarnings("ignore:.*example by example")
 @pytest.mark.parametrize(
     "forward",
     [
@@ -224,6 +229,21 @@ def test_packed_sequences_are_looped_over() -> None:
 def test_layers_that_see_examples_in_unusual_places(forward: object) -> None:
     """One call an example, or rows of several examples in turn: not what a rule takes, so the fallback does it."""
     torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*example by example")
-        check(Applied(nn.Linear(4, 4), forward), torch.randn(4, 3, 4), dtypes=(torch.float64,))  # type: ignore[arg-type]
+    check(Applied(nn.Linear(4, 4), forward), torch.randn(4, 3, 4), dtypes=(torch.float64,))  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:.*example by example")
+def test_a_layer_on_what_is_the_same_for_all_examples() -> None:
+    """Positions that are embedded once for the whole batch, and broadcast."""
+
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.positions, self.head = nn.Embedding(9, 4), nn.Embedding(6, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.tanh(self.tokens(x) + self.positions(torch.arange(x.shape[1]))))
+
+    torch.manual_seed(0)
+    for length in (4, 5, 6):
+        check(Positions(), torch.randint(0, 9, (4, length)), dtypes=(torch.float64,))

@@ -192,7 +192,7 @@ class _ConvolvedSum(Measured):
 
     def __init__(self, g: Tensor, x: Tensor, rows: int, geometry: Geometry) -> None:
         self._g, self._x, self._rows, self._geometry = g, x, rows, geometry
-        self.squares, self.mass = gram_norm(self._gram_of_gradients(), self._gram_of_patches())
+        self.squares = gram_norm(self._gram_of_gradients(), self._gram_of_patches())
 
     def _gram_of_gradients(self) -> Tensor:
         g = self._g.double().unflatten(0, (-1, self._rows)).transpose(1, 2).flatten(2)

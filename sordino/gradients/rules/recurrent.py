@@ -12,17 +12,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sordino.gradients.pieces import OuterSum, Piece, Vectors, Whole
-from sordino.gradients.tape import Pieces, Tape
+from sordino.gradients.tape import Pieces, Tape, without_autocast
 from sordino.gradients.watching import Unruled
 
 _Recurrent = nn.RNN | nn.LSTM | nn.GRU
 
 
 def recurrent(tape: Tape, name: str, layer: _Recurrent, x: Tensor, state: Any = None) -> Any:
+    weight: Any = layer.weight_ih_l0
+    with without_autocast(weight.device.type):
+        return _unrolled(tape, name, layer, x.to(weight.dtype) if isinstance(x, Tensor) else x, state)
+
+
+def _unrolled(tape: Tape, name: str, layer: _Recurrent, x: Tensor, state: Any) -> Any:
     if not isinstance(x, Tensor) or x.ndim != 3 or (isinstance(layer, nn.LSTM) and layer.proj_size):
         raise Unruled("packed or unbatched sequences and projections have no rule")
     examples_first = tape.dimension(name, x) == 0
-    if examples_first != layer.batch_first:
+    if examples_first != layer.batch_first and not tape.layouts.learning:
         raise Unruled(f"the examples are not where {name} expects them")
     x = x if layer.batch_first else x.transpose(0, 1)
     directions = 2 if layer.bidirectional else 1
