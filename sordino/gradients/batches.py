@@ -73,12 +73,12 @@ def losses_of(model: nn.Module, loss: Loss, x: Any, y: Any, examples: int, views
 
 def channels_last(batch: Any) -> Any:
     """Image batches in the layout that convolutions on a processor prefer."""
-    return pytree.tree_map(
-        lambda leaf: (
-            leaf.contiguous(memory_format=torch.channels_last) if isinstance(leaf, Tensor) and leaf.ndim == 4 else leaf
-        ),
-        batch,
-    )
+
+    def arranged(leaf: Any) -> Any:
+        # `contiguous` would leave images of one channel with strides that convolutions take for the other layout.
+        return leaf.to(memory_format=torch.channels_last) if isinstance(leaf, Tensor) and leaf.ndim == 4 else leaf
+
+    return pytree.tree_map(arranged, batch)
 
 
 def _tensors(batch: Any) -> list[Tensor]:

@@ -35,15 +35,16 @@ class Ruled:
         self._places = {name: first[id(value)] for name, value in every if id(value) in first}
         self.layouts = Layouts()
         self.routes = Routes()
-        self.layout_of_images: Callable[[Any], Any] | None = None
+        self.channels_last = False
 
     def __call__(self, x: Any, y: Any) -> tuple[Tensor, dict[str, Measured]]:
         examples = batches.size(y)
         device = next(iter(self._parameters.values())).device
         tape = Tape(examples, self.layouts, self.routes, device)
-        known = {name: Watched.of(name, value, tape) for name, value in self._parameters.items()}
+        arrange = batches.channels_last if self.channels_last else lambda batch: batch
+        known = {name: Watched.of(name, arrange(value), tape) for name, value in self._parameters.items()}
         watched = {place: known[name] for place, name in self._places.items()}
-        x = self.layout_of_images(x) if self.layout_of_images else x
+        x = arrange(x)
         with installed(self._model, self._rules, watched, tape), torch.enable_grad():
             losses = batches.losses_of(self._model, self._loss, x, y, examples, self._views)
             tape.backward(losses)  # still tapped: a model that checkpoints runs its layers again on the way back

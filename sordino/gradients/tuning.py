@@ -143,7 +143,7 @@ def repeated(setup: Setup, x: Any, y: Any, choices: Choices) -> tuple[Strategy, 
 def apply(strategy: Strategy, choices: Choices) -> None:
     """Make the strategy do as chosen."""
     if isinstance(strategy, Ruled):
-        strategy.layout_of_images = batches.channels_last if choices.channels_last else None
+        strategy.channels_last = choices.channels_last
         strategy.routes.known = dict(choices.routes)
         strategy.routes.learning = False
 

@@ -55,7 +55,7 @@ class _Convolution:
         if self._weight_name:
             pieces[self._weight_name] = _Patches(g, a, self._rows, self._geometry)
         if self._bias_name:
-            pieces[self._bias_name] = Whole(_by_example(g.flatten(2).sum(2), self._rows))
+            pieces[self._bias_name] = Whole(_by_example(g.sum(tuple(range(2, g.ndim))), self._rows))
         return (None if backward is None else backward.to(x.dtype),), pieces
 
 
@@ -175,16 +175,21 @@ class _Frame:
 
     def patches(self, x: Tensor, out: Sequence[int]) -> Tensor:
         """Overlapping views of the inputs: (rows, groups, positions, kernel, channels), or channels first."""
-        self._inner[: len(x)].copy_(x.movedim(1, -1) if self._last else x)
-        if self._last:
-            batch, *steps, channel = self._frame.stride()
+        inputs_last = x.movedim(1, -1)
+        if not any(self._geometry.padding) and (inputs_last if self._last else x).is_contiguous():
+            frame = inputs_last if self._last else x
         else:
-            batch, channel, *steps = self._frame.stride()
+            frame = self._frame
+            self._inner[: len(x)].copy_(inputs_last if self._last else x)
+        if self._last:
+            batch, *steps, channel = frame.stride()
+        else:
+            batch, channel, *steps = frame.stride()
         geometry, inputs = self._geometry, self._geometry.weight[1]
         moves = [step * stride for step, stride in zip(steps, geometry.stride, strict=True)]
         inside = [step * dilation for step, dilation in zip(steps, geometry.dilation, strict=True)]
         order = (*moves, *inside, channel) if self._last else (channel, *inside, *moves)
-        return self._frame.as_strided(self.patches_shape(len(x), out), (batch, inputs * channel, *order))
+        return frame.as_strided(self.patches_shape(len(x), out), (batch, inputs * channel, *order))
 
 
 class _ConvolvedSum(Measured):
