@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sordino.gradients import products
+from sordino.gradients.buffers import Buffers
 
 _BLOCK = 1024
 _SAFE_SQUARE = 1e-30
@@ -93,14 +94,16 @@ class Vectors:
 class OuterSum:
     """Σ over t of g_t ⊗ a_t for g (B, T, O) and a (B, T, I): any affine map, at T positions."""
 
-    def __init__(self, g: Tensor | Vectors, a: Tensor) -> None:
+    def __init__(self, g: Tensor | Vectors, a: Tensor, buffers: Buffers, name: str) -> None:
         self._vectors = g if isinstance(g, Vectors) else Vectors(g)
         self._g, self._a = self._vectors.values, a
+        self._buffers, self._name = buffers, name
 
     @classmethod
     def joined(cls, pieces: Sequence["OuterSum"]) -> "OuterSum":
         """Several calls of one layer are one call at all their positions."""
-        return cls(torch.cat([piece._g for piece in pieces], 1), torch.cat([piece._a for piece in pieces], 1))
+        g, a = torch.cat([piece._g for piece in pieces], 1), torch.cat([piece._a for piece in pieces], 1)
+        return cls(g, a, pieces[0]._buffers, pieces[0]._name)
 
     def routes(self) -> Sequence[str]:
         positions, outputs, inputs = *self._g.shape[1:], self._a.shape[2]
@@ -120,7 +123,9 @@ class OuterSum:
         return _FactoredSum(self._vectors, self._a, route)
 
     def whole(self) -> Tensor:
-        return torch.bmm(self._g.transpose(1, 2), self._a)
+        """In a buffer: to be used up before the next batch, and before another piece of the parameter is formed."""
+        whole = self._buffers.take(self._name, (len(self._g), self._g.shape[2], self._a.shape[2]), self._g)
+        return torch.bmm(self._g.transpose(1, 2), self._a, out=whole)
 
 
 class _FactoredSum(Measured):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from sordino.gradients.buffers import Buffers
 from sordino.gradients.pieces import Measured, OuterSum, Piece, Whole
 from sordino.gradients.watching import Unruled, Watched
 
@@ -41,9 +42,12 @@ Rule = Callable[..., Any]
 class Tape:
     """One batch on its way through the model."""
 
-    def __init__(self, examples: int, layouts: "Layouts", routes: "Routes", device: torch.device) -> None:
+    def __init__(
+        self, examples: int, layouts: "Layouts", routes: "Routes", buffers: Buffers, device: torch.device
+    ) -> None:
         self.examples = examples
         self.layouts = layouts
+        self.buffers = buffers
         self.leaves: list[tuple[str, Tensor]] = []
         """Per-example copies of parameters that the model uses outside any layer."""
         self.measured: dict[str, Measured] = {}

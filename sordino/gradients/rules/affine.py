@@ -25,7 +25,7 @@ class Affine:
     def __init__(self, tape: Tape, dimension: int, weight: Tensor, bias: Tensor | None) -> None:
         self._weight_name, self._weight = tape.parameter(weight)
         self._bias_name, self._bias = tape.parameter(bias)
-        self._examples, self._dimension = tape.examples, dimension
+        self._examples, self._dimension, self._buffers = tape.examples, dimension, tape.buffers
         self.parameters = tuple(name for name in (self._weight_name, self._bias_name) if name)
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -37,7 +37,7 @@ class Affine:
         x, pieces = kept[0], dict[str, Piece]()
         g = self._positions(gradient)
         if self._weight_name:
-            pieces[self._weight_name] = OuterSum(g, self._positions(x).to(g.dtype))
+            pieces[self._weight_name] = OuterSum(g, self._positions(x).to(g.dtype), self._buffers, self._weight_name)
         if self._bias_name:
             pieces[self._bias_name] = Whole(g[:, 0] if g.shape[1] == 1 else g.sum(1))
         backward = (gradient @ self._weight.to(gradient.dtype)).to(x.dtype) if needed[0] else None

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sordino.gradients.buffers import Buffers
 from sordino.gradients.pieces import Measured, Piece, Whole, gram_norm, likely, squared_norms
 from sordino.gradients.tape import Pieces, Tape
 from sordino.gradients.watching import Unruled
@@ -38,7 +39,7 @@ class _Convolution:
     def __init__(self, tape: Tape, x: Tensor, layer: _Conv, padding: tuple[int, ...]) -> None:
         self._weight_name, self._weight = tape.parameter(layer.weight)
         self._bias_name, self._bias = tape.parameter(layer.bias)
-        self._rows = len(x) // tape.examples
+        self._rows, self._buffers = len(x) // tape.examples, tape.buffers
         self._geometry = Geometry(layer.weight.shape, layer.stride, padding, layer.dilation, layer.groups)
         self.parameters = tuple(name for name in (self._weight_name, self._bias_name) if name)
 
@@ -53,7 +54,7 @@ class _Convolution:
         backward = self._geometry.backward(gradient, inputs, weight, (needed[0], False))[0]
         g, a = (value if value.dtype.itemsize >= 4 else value.float() for value in (gradient, inputs))
         if self._weight_name:
-            pieces[self._weight_name] = _Patches(g, a, self._rows, self._geometry)
+            pieces[self._weight_name] = _Patches(g, a, self._rows, self._geometry, self._buffers, self._weight_name)
         if self._bias_name:
             pieces[self._bias_name] = Whole(_by_example(g.sum(tuple(range(2, g.ndim))), self._rows))
         return (None if backward is None else backward.to(x.dtype),), pieces
@@ -98,8 +99,9 @@ class Geometry:
 class _Patches:
     """Σ over positions of g ⊗ patch, for g (N, O, *out) and x (N, I, *in), N = examples·rows."""
 
-    def __init__(self, g: Tensor, x: Tensor, rows: int, geometry: Geometry) -> None:
+    def __init__(self, g: Tensor, x: Tensor, rows: int, geometry: Geometry, buffers: Buffers, name: str) -> None:
         self._g, self._x, self._rows, self._geometry = g, x, rows, geometry
+        self._buffers, self._name = buffers, name
 
     def routes(self) -> Sequence[str]:
         geometry, rows = self._geometry, self._rows
@@ -132,9 +134,10 @@ class _Patches:
         channels_last = x.shape[1] >= _MANY_CHANNELS
         patch_bytes = prod(out) * groups * inputs * prod(kernel) * x.element_size()
         block = min(len(x), max(2, _PATCH_BYTES // patch_bytes))
-        frame = _Frame(x, geometry, block, channels_last)
-        patches = x.new_empty(frame.patches_shape(block, out))
-        whole = x.new_empty(len(x), groups, outputs // groups, inputs * prod(kernel))
+        frame = _Frame(x, geometry, block, channels_last, self._buffers)
+        patches = self._buffers.take("patches", frame.patches_shape(block, out), x)
+        shape = (len(x), groups, outputs // groups, inputs * prod(kernel))
+        whole = self._buffers.take(self._name, shape, x)
         squares = x.new_empty(len(x), dtype=torch.float64) if self._rows == 1 else None
         by_position = _by_position(g)
         for start in range(0, len(x), block):
@@ -147,20 +150,20 @@ class _Patches:
             torch.bmm(left, matrices, out=whole[rows].flatten(0, 1))
             if squares is not None:  # while they are in the cache
                 squares[rows] = squared_norms(whole[rows])
-        shape = (outputs, *kernel, inputs) if channels_last else geometry.weight
-        return Whole(_by_example(whole.view(len(x), *shape), self._rows), channels_last=channels_last, squares=squares)
+        layout = (outputs, *kernel, inputs) if channels_last else geometry.weight
+        return Whole(_by_example(whole.view(len(x), *layout), self._rows), channels_last=channels_last, squares=squares)
 
 
 class _Frame:
     """A block of inputs with zeros around, in a layout whose patches are quick to copy."""
 
-    def __init__(self, x: Tensor, geometry: Geometry, block: int, channels_last: bool) -> None:
-        self._geometry, self._last, self._channels = geometry, channels_last, x.shape[1]
+    def __init__(self, x: Tensor, geometry: Geometry, block: int, channels_last: bool, buffers: Buffers) -> None:
+        self._geometry, self._last = geometry, channels_last
         sides = [side + 2 * pad for side, pad in zip(x.shape[2:], geometry.padding, strict=True)]
         within: list[Any] = [slice(pad, pad + side) for side, pad in zip(x.shape[2:], geometry.padding, strict=True)]
-        self._frame = (
-            x.new_zeros(block, *sides, x.shape[1]) if channels_last else x.new_zeros(block, x.shape[1], *sides)
-        )
+        shape = (block, *sides, x.shape[1]) if channels_last else (block, x.shape[1], *sides)
+        # Only its inside is ever written to, so what is around stays zero.
+        self._frame = buffers.take_zeros(f"frame {geometry.padding}", shape, x)
         self._inner = self._frame[(slice(None), *within)] if channels_last else self._frame[(..., *within)]
 
     def patches_shape(self, block: int, out: Sequence[int]) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ class _Cell:
         self._known = {kind: tape.parameter(getattr(layer, f"{kind}_{suffix}")) for kind in kinds}
         self.parameters = tuple(name for name, _ in self._known.values() if name)
         self._examples, self._reverse, self._hidden = tape.examples, reverse, layer.hidden_size
-        self._layer = layer
+        self._layer, self._buffers = layer, tape.buffers
 
     def _value(self, kind: str, like: Tensor) -> Tensor:
         value = self._known[kind][1]
@@ -96,7 +96,7 @@ class _Cell:
         ):
             weight, bias = self._known[f"weight_{kind}"][0], self._known.get(f"bias_{kind}", (None, None))[0]
             if weight:
-                pieces[weight] = OuterSum(vectors, self._by_example(a))
+                pieces[weight] = OuterSum(vectors, self._by_example(a), self._buffers, weight)
             if bias:
                 pieces[bias] = Whole(vectors.values.sum(1))
         return pieces
