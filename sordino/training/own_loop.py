@@ -108,7 +108,6 @@ class PrivateLoop:
         self._number: int | None = None
         self._waiting: list[tuple[int, int]] | None = None
         self._batch: Any = None
-        self._modes: list[bool] = []
 
     def batches(self, steps: int | None = None) -> Iterator[tuple[Any, Any]]:
         """The plan's batches from where the loop stands, or at most so many of them; some may be empty."""
@@ -161,8 +160,6 @@ class PrivateLoop:
 
     def _sum(self, x: Any, y: Any, step: int) -> ClippedSum:
         seen = views_of(self._augment, self._views, x, self._streams.generator(Stream.AUGMENTATION, step))
-        if self._modes != _modes(self._model) and len(pytree.tree_leaves(y)[0]):
-            self._look_at(seen, y)  # a model that went from evaluation to training may mix examples now
         found = self._clipped(seen, y, l2_clip=self.l2_clip)
         return ClippedSum(found.sums, found.norms)
 
@@ -170,13 +167,7 @@ class PrivateLoop:
         count = min(self._rows.n, self.plan.sampler.expected_batch_size, max(1, _MOST_ROWS // self._views))
         x, y = self._rows(torch.arange(count).numpy())
         generator = Streams(bytes(16)).generator(Stream.AUGMENTATION)
-        self._look_at(views_of(self._augment, self._views, x, generator), y)
-
-    def _look_at(self, x: Any, y: Any) -> None:
-        device = next(iter(self._model.parameters())).device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            self._clipped.prepare(x, y)
-        self._modes = _modes(self._model)
+        self._clipped.prepare(views_of(self._augment, self._views, x, generator), y)
 
 
 def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
@@ -192,10 +183,6 @@ def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
 
 def _trainable(model: nn.Module) -> list[int]:
     return [id(value) for value in model.parameters() if value.requires_grad]
-
-
-def _modes(model: nn.Module) -> list[bool]:
-    return [layer.training for layer in model.modules()]
 
 
 def _identity(x: Any, y: Any) -> list[tuple[int, int]]:
