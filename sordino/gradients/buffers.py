@@ -13,6 +13,13 @@ class Buffers:
     def __init__(self) -> None:
         self._kept: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
 
+    @property
+    def bytes(self) -> int:
+        return sum(value.numel() * value.element_size() for value in self._kept.values())
+
+    def clear(self) -> None:
+        self._kept.clear()
+
     def take(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """A tensor of this shape with anything in it."""
         key, size = (name, like.dtype, like.device), prod(shape)

@@ -36,13 +36,13 @@ class Ruled:
         self._places = {name: first[id(value)] for name, value in every if id(value) in first}
         self.layouts = Layouts()
         self.routes = Routes()
-        self._buffers = Buffers()
+        self.buffers = Buffers()
         self.channels_last = False
 
     def __call__(self, x: Any, y: Any) -> tuple[Tensor, dict[str, Measured]]:
         examples = batches.size(y)
         device = next(iter(self._parameters.values())).device
-        tape = Tape(examples, self.layouts, self.routes, self._buffers, device)
+        tape = Tape(examples, self.layouts, self.routes, self.buffers, device)
         arrange = batches.channels_last if self.channels_last else lambda batch: batch
         known = {name: Watched.of(name, arrange(value), tape) for name, value in self._parameters.items()}
         watched = {place: known[name] for place, name in self._places.items()}

@@ -26,6 +26,7 @@ _MIDDLING, _LARGEST = 64, 8192
 _PATIENCE = 20.0
 """Seconds that may go by before measuring stops with what has been found."""
 _SHARE_OF_MEMORY = 0.5
+_MOST_BUFFERS = 2**27
 _FORMED, _WHOLE_BYTES = 64, 2**28
 _PROMISING, _TURNS, _AT_LEAST = 1.5, 2, 64
 _STRICT, _LOOSE = 1e-6, 0.1
@@ -108,11 +109,12 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
     candidates = [Choices(name, size, last, {}) for size in sizes for last in layouts]
     device = next(iter(setup.parameters.values())).device
     seconds: dict[int, float] = {}
-    began, bytes_an_example = perf_counter(), 0.0
+    began, bytes_an_example, limit = perf_counter(), 0.0, math.inf
     for number, candidate in enumerate(candidates):
         if seconds and perf_counter() - began > _PATIENCE:
             break
-        if candidate.physical_batch * bytes_an_example > _SHARE_OF_MEMORY * memory.available(device):
+        too_much = candidate.physical_batch * bytes_an_example > _SHARE_OF_MEMORY * memory.available(device)
+        if too_much or candidate.physical_batch >= limit:
             continue
         before = memory.peak(device)
         with suppress(RuntimeError):  # a layout that the model's own code does not take
@@ -120,12 +122,16 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
             seconds[number] = _seconds_an_example(strategy, candidates[number], setup, x, y)
         used = min(candidate.physical_batch, batches.size(y))
         bytes_an_example = max(bytes_an_example, (memory.peak(device) - before) / used)
+        if strategy.buffers.bytes > _MOST_BUFFERS:  # whole gradients so large are nowhere near the cache
+            limit = min(limit, candidate.physical_batch)
+        strategy.buffers.clear()
     if not seconds:
         return strategy, Choices(name, 1, False, {})
     # Other work on the machine disturbs: what looks good is tried again, in turns.
     promising = [number for number in seconds if seconds[number] < _PROMISING * min(seconds.values())]
     for number in promising * _TURNS if len(promising) > 1 else ():
         seconds[number] = min(seconds[number], _seconds_an_example(strategy, candidates[number], setup, x, y))
+    strategy.buffers.clear()
     best = candidates[min(seconds, key=lambda number: seconds[number])]
     apply(strategy, best)
     return strategy, best
