@@ -2,7 +2,8 @@
 
 Every contender's clipped sums are compared with a plain loop before it is timed. Times are taken in interleaved rounds,
 so that a slow moment of the machine touches all alike, and the ratio is taken within a round. Peak memory is measured
-in a process for each contender: what a step adds to the model and the batch.
+in a process for each contender: what a step adds to the model and the batch. What a contender does once, before its
+first step (compiling; checking and tuning), is measured apart.
 """
 
 import argparse
@@ -62,7 +63,9 @@ def time_row(row: Row, names: list[str], batch_size: int, rounds: int, seconds: 
         try:
             cells[name] = {"deviation": check(row, name, exact)}
             contender = CONTENDERS[name](row, deepcopy(model), L2_CLIP)
+            start = time.perf_counter()
             prepared = contender.prepare(batch)
+            cells[name]["preparation_seconds"] = round(time.perf_counter() - start, 3)
             elapsed(contender, prepared, 1)
             firsts[name] = elapsed(contender, prepared, 1)
             running[name] = contender, prepared
@@ -111,21 +114,29 @@ def reason(error: Exception) -> str:
     return text if isinstance(error, Unsupported | ArithmeticError) else f"{type(error).__name__}: {text}"
 
 
-def memory_of(row: Row, name: str, batch_size: int) -> int:
-    """Bytes by which the peak of resident memory rises in three steps over the state before the first."""
+def memory_of(row: Row, name: str, batch_size: int) -> tuple[int, int]:
+    """Bytes by which the peak of resident memory rises in the preparation, and then in three steps."""
     model, batch = row.model(), row.batch(batch_size)
-    warm = deepcopy(model)  # loads kernels and starts threads
-    torch.nn.functional.cross_entropy(warm(batch[0][:2]), batch[1][:2]).backward()
+    warm = CONTENDERS[name](row, deepcopy(model), L2_CLIP)  # loads libraries and kernels and starts threads
+    warm.step(warm.prepare(row.batch(CHECKED_EXAMPLES)))
+    del warm
     contender = CONTENDERS[name](row, model, L2_CLIP)
+    before = resident()
     prepared = contender.prepare(batch)
-    del warm, batch
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
-    before = status("VmRSS")
+    preparation = status("VmHWM") - before
+    del batch
+    before = resident()
     for _ in range(3):
         contender.step(prepared)
-    return status("VmHWM") - before
+    return preparation, status("VmHWM") - before
+
+
+def resident() -> int:
+    """Resident memory without what is free already; its peak is counted anew from here."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return status("VmRSS")
 
 
 def status(field: str) -> int:
@@ -136,7 +147,10 @@ def status(field: str) -> int:
 def measure_memory(key: str, name: str, batch_size: int) -> Cell:
     command = [sys.executable, "-m", "benchmarks.clipped_gradients", "--memory-of", key, name, str(batch_size)]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
-    return {"peak_bytes": int(done.stdout.split()[-1])} if done.returncode == 0 else {}
+    if done.returncode:
+        return {}
+    preparation, steps = done.stdout.split()[-2:]
+    return {"preparation_bytes": int(preparation), "peak_bytes": int(steps)}
 
 
 def parse() -> argparse.Namespace:
@@ -159,7 +173,7 @@ def main() -> None:
     arguments = parse()
     if arguments.memory_of:
         key, name, size = arguments.memory_of
-        print(memory_of(ROWS[key], name, int(size)))
+        print(*memory_of(ROWS[key], name, int(size)))
         return
     names = [name for name in CONTENDERS if name in BASELINES or name in arguments.contenders]
     record: dict[str, Any] = {**machine(THREADS), "tolerance": TOLERANCE, "rows": []}

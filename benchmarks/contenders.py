@@ -63,6 +63,7 @@ class Sordino:
         self._clipped = ClippedGradients(model, partial(functional.cross_entropy, reduction="none"), l2_clip=l2_clip)
 
     def prepare(self, batch: Batch) -> Batch:
+        self._clipped.prepare(*batch)
         return batch
 
     def sums(self, batch: Batch) -> dict[str, Tensor]:

@@ -41,6 +41,13 @@ largest divisor of the batch below.
 
 What the peak of resident memory rises by in three steps, over the model and the batch, in a process of its own.
 
+## Before the first step
+
+{preparation}
+
+Seconds and peak MB: JAX compiles; Sordino checks that examples do not mix and that its rules agree with autograd, and
+measures which way is fastest. What is chosen is kept in checkpoints.
+
 ## What did not run
 
 {notes}"""
@@ -96,6 +103,7 @@ def render(record: Record) -> str:
         ratios=_ratios(rows),
         milliseconds=_grid(rows, lambda cell: _figure(cell["milliseconds"]) if "milliseconds" in cell else "–"),
         memory=_grid(rows, lambda cell: f"{cell['peak_bytes'] / 1e6:.0f}" if "peak_bytes" in cell else "–"),
+        preparation=_preparation(rows),
         notes="".join(f"- {reason}\n" for reason in reasons)
         or "Everything did, but for channels-last without images.\n",
     )
@@ -113,6 +121,21 @@ def _ratios(rows: list[Record]) -> str:
         goal = "" if row["goal"] is None else f"≤ {row['goal']}"
         figures = [_figure(ratios[name]) if name in ratios else "–" for name in names]
         lines.append(_line([row["title"], str(row["batch_size"]), goal, *figures, ahead]))
+    return "\n".join(lines)
+
+
+def _preparation(rows: list[Record]) -> str:
+    names = [OURS, *(name for name in PEERS if name.startswith("jax"))]
+    lines = [_line(["model", "batch", *names]), _line(["---"] * (len(names) + 2))]
+    for row in rows:
+        cells = [row["contenders"].get(name, {}) for name in names]
+        figures = [
+            f"{_figure(cell['preparation_seconds'])} s, {cell['preparation_bytes'] / 1e6:.0f} MB"
+            if "preparation_bytes" in cell
+            else "–"
+            for cell in cells
+        ]
+        lines.append(_line([row["title"], str(row["batch_size"]), *figures]))
     return "\n".join(lines)
 
 

@@ -17,6 +17,10 @@ class Buffers:
     def bytes(self) -> int:
         return sum(value.numel() * value.element_size() for value in self._kept.values())
 
+    @property
+    def names(self) -> set[str]:
+        return {name for name, _, _ in self._kept}
+
     def clear(self) -> None:
         self._kept.clear()
 

@@ -144,21 +144,23 @@ class ClippedGradients:
         sound = self._sound(norms, factors)
         if not bool(sound.all()):
             return self._add_apart(strategy, sums, x, y, l2_clip, sound)
-        columns = factors.unbind(1)
+        columns = factors.to(_sum_type(losses)).unbind(1)
         with without_autocast(losses.device.type):
             for name, part in parts.items():
                 _accumulate(sums, name, part.weighted_sum(columns[self._group[name]]))
             if self._penalty:
                 for name, parameter in self._parameters.items():
                     _accumulate(sums, name, parameter.detach() * (self._penalty * columns[self._group[name]].sum()))
-        return torch.linalg.vector_norm(norms, dim=1).to(_sum_type(losses)), losses
+        whole = norms[:, 0] if self._groups == 1 else torch.linalg.vector_norm(norms, dim=1)
+        return whole.to(_sum_type(losses)), losses
 
     def _norms(self, parts: dict[str, Measured], losses: Tensor) -> Tensor:
         """Norms of the examples' gradients, a column for each group of parameters, penalty included."""
-        columns = [torch.zeros(len(losses), dtype=torch.float64, device=losses.device) for _ in range(self._groups)]
+        columns: list[list[Tensor]] = [[] for _ in range(self._groups)]
         for name, part in parts.items():
-            columns[self._group[name]] += part.squares
-        squares = torch.stack(columns, 1)
+            columns[self._group[name]].append(part.squares)
+        none = losses.new_zeros(len(losses), dtype=torch.float64)
+        squares = torch.stack([torch.stack(column).sum(0) if column else none for column in columns], 1)
         return (self._penalised(squares, parts) if self._penalty else squares).sqrt()
 
     def _penalised(self, squares: Tensor, parts: dict[str, Measured]) -> Tensor:
@@ -174,7 +176,7 @@ class ClippedGradients:
 
     def _sound(self, norms: Tensor, factors: Tensor) -> Tensor:
         """Which examples' norms and sums are known well enough."""
-        return (torch.isfinite(norms) & torch.isfinite(factors) & (factors > _LEAST_FACTOR)).all(1)
+        return (torch.isfinite(norms + factors) & (factors > _LEAST_FACTOR)).all(1)
 
     def _add_apart(
         self, strategy: Strategy, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float, sound: Tensor

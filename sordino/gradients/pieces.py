@@ -6,7 +6,7 @@ matrix) the weighted sum rounds anew, so an example whose terms cancel too much 
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
 import torch
@@ -90,6 +90,10 @@ class Vectors:
         values = self.values.double()
         return values @ values.transpose(1, 2)
 
+    @cached_property
+    def squares(self) -> Tensor:
+        return squared_norms(self.values)
+
 
 class OuterSum:
     """Σ over t of g_t ⊗ a_t for g (B, T, O) and a (B, T, I): any affine map, at T positions."""
@@ -132,13 +136,14 @@ class _FactoredSum(Measured):
     def __init__(self, vectors: Vectors, a: Tensor, route: str) -> None:
         self._g, self._a = g, a = vectors.values, a
         if route == "outer":
-            left, right = squared_norms(g), squared_norms(a)
+            left, right = vectors.squares, squared_norms(a)
             self.squares = left * right
             # Where one square may have vanished in float32 and the other is large, the product says nothing.
-            doubtful = (torch.minimum(left, right) < _SAFE_SQUARE) & (torch.maximum(left, right) > 1)
-            if bool(doubtful.any()):
+            vanishing = torch.minimum(left, right) < _SAFE_SQUARE
+            if bool(vanishing.any()):
                 zero = (g == 0).flatten(1).all(1) | (a == 0).flatten(1).all(1)
-                self.squares = torch.where(doubtful & ~zero, torch.nan, self.squares)
+                doubtful = vanishing & (torch.maximum(left, right) > 1) & ~zero
+                self.squares = torch.where(doubtful, torch.nan, self.squares)
         else:
             self.squares = gram_norm(vectors.gram, Vectors(a).gram)
 
@@ -177,18 +182,24 @@ _GRAM_TOLERANCE = 1e-6
 
 
 def squared_norms(rows: Tensor) -> Tensor:
-    """‖row‖² of each row in double precision, at the speed of single precision.
-
-    A long single-precision sum loses what is small beside it, so it is cut into blocks. Infinity where it overflows.
-    """
+    """‖row‖² of each row in double precision, at the speed of single precision. Infinity where it overflows."""
     rows = rows.reshape(len(rows), -1)
-    if rows.dtype == torch.float64:
-        return torch.linalg.vector_norm(rows, dim=1).square()
-    if rows.dtype != torch.float32:
-        rows = rows.float()
-    whole_blocks = rows.shape[1] // _BLOCK * _BLOCK
-    squares = torch.linalg.vector_norm(rows[:, whole_blocks:], dim=1).double().square()
-    if whole_blocks:
-        blocks = rows[:, :whole_blocks].unflatten(1, (-1, _BLOCK))
-        squares += torch.linalg.vector_norm(blocks, dim=2).double().square().sum(1)
-    return squares
+    return summed_squares(block_norms(rows if rows.dtype.itemsize >= 4 else rows.float()))
+
+
+def block_norms(rows: Tensor, out: Tensor | None = None) -> Tensor:
+    """Norms of a row's blocks, (rows, blocks): a long single-precision sum loses what is small beside it."""
+    blocks = rows.view(len(rows), -1, block_length(rows.shape[1])) if rows.numel() else rows[:, None]
+    return torch.linalg.vector_norm(blocks, dim=2, out=out)
+
+
+def summed_squares(norms: Tensor) -> Tensor:
+    """Σ over a row's blocks of their squared norms, in double precision."""
+    squares = norms.double().square_()
+    return squares[:, 0] if squares.shape[1] == 1 else squares.sum(1)
+
+
+@cache
+def block_length(size: int) -> int:
+    """The longest that divides the row; a row of awkward length pays with short blocks, and only with time."""
+    return max((length for length in range(1, _BLOCK + 1) if size % length == 0), default=1)

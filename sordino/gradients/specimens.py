@@ -8,12 +8,12 @@ from torch.utils import _pytree as pytree
 
 from sordino.gradients import batches
 
-_LARGE = 1e6
+_LARGE, _LOOKED_AT = 1e6, 64
 
 
 def specimens(x: Any, y: Any, views: int, count: int) -> tuple[Any, Any]:
     """So many examples, all different: of finite ones, with scaled copies of them where there are too few."""
-    usable = _usable(x, batches.size(y), views)
+    usable = _usable(x, batches.size(y), views, count)
     sound = usable if len(usable) else torch.zeros(1, dtype=torch.int64)
     places = sound[torch.arange(count) % len(sound)]
     rows = (places[:, None] * views + torch.arange(views)).flatten()
@@ -36,13 +36,19 @@ def in_order(x: Any, y: Any, views: int, order: list[int]) -> tuple[Any, Any]:
     return batches.select(x, rows), batches.select(y, places)
 
 
-def _usable(x: Any, examples: int, views: int) -> Tensor:
-    """The places of examples whose numbers are finite and not huge: others tell nothing of the model."""
-    usable = torch.ones(examples, dtype=torch.bool)
-    for leaf in pytree.tree_leaves(x):
-        if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point:
-            usable &= (leaf.abs() < _LARGE).reshape(examples, -1).all(1).cpu()
-    return usable.nonzero().flatten()
+def _usable(x: Any, examples: int, views: int, count: int) -> Tensor:
+    """The first places of examples whose numbers are finite and not huge: others tell nothing of the model."""
+    numbers = [leaf for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point]
+    found: list[int] = []
+    for start in range(0, examples, _LOOKED_AT):
+        stop = min(start + _LOOKED_AT, examples)
+        usable = torch.ones(stop - start, dtype=torch.bool)
+        for leaf in numbers:
+            usable &= (leaf[start * views : stop * views].abs() < _LARGE).reshape(stop - start, -1).all(1).cpu()
+        found += (start + usable.nonzero().flatten()).tolist()
+        if len(found) >= count:
+            break
+    return torch.tensor(found, dtype=torch.int64)
 
 
 class Untouched:

@@ -30,6 +30,7 @@ class Ruled:
     def __init__(self, model: nn.Module, loss: Loss, parameters: Parameters, views: int) -> None:
         self._model, self._loss, self._parameters, self._views = model, loss, parameters, views
         self._rules = rules_for(model)
+        self._modules = dict(model.named_modules(remove_duplicate=False))
         # A parameter that has several names is watched at all its places.
         first = {id(value): name for name, value in parameters.items()}
         every = model.named_parameters(remove_duplicate=False)
@@ -47,7 +48,7 @@ class Ruled:
         known = {name: Watched.of(name, arrange(value), tape) for name, value in self._parameters.items()}
         watched = {place: known[name] for place, name in self._places.items()}
         x = arrange(x)
-        with installed(self._model, self._rules, watched, tape), torch.enable_grad():
+        with installed(self._modules, self._rules, watched, tape), torch.enable_grad():
             losses = batches.losses_of(self._model, self._loss, x, y, examples, self._views)
             tape.backward(losses)  # still tapped: a model that checkpoints runs its layers again on the way back
         return losses.detach(), tape.measured

@@ -223,9 +223,10 @@ def _joined(pieces: list[Piece]) -> Piece:
 
 
 @contextmanager
-def installed(model: nn.Module, rules: Mapping[str, Rule], watched: Mapping[str, Tensor], tape: Tape) -> Iterator[None]:
-    """The model with its ruled layers tapped and its other trainable parameters watched; as it was, afterwards."""
-    modules = dict(model.named_modules(remove_duplicate=False))
+def installed(
+    modules: Mapping[str, nn.Module], rules: Mapping[str, Rule], watched: Mapping[str, Any], tape: Tape
+) -> Iterator[None]:
+    """A model with its ruled layers tapped and its other trainable parameters watched; as it was, afterwards."""
     places = [(modules[name.rpartition(".")[0]], name.rpartition(".")[2], value) for name, value in watched.items()]
     before = [(module, name, module._parameters[name]) for module, name, _ in places]
     try:

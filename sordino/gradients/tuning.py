@@ -27,6 +27,8 @@ _PATIENCE = 20.0
 """Seconds that may go by before measuring stops with what has been found."""
 _SHARE_OF_MEMORY = 0.5
 _MOST_BUFFERS = 2**27
+_SHARE_OF_PLAIN = 2.0
+"""Of what plain training keeps of a whole batch: beyond it, a physical batch is not even tried."""
 _FORMED, _WHOLE_BYTES = 64, 2**28
 _PROMISING, _TURNS, _AT_LEAST = 1.5, 2, 64
 _STRICT, _LOOSE = 1e-6, 0.1
@@ -109,19 +111,22 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
     candidates = [Choices(name, size, last, {}) for size in sizes for last in layouts]
     device = next(iter(setup.parameters.values())).device
     seconds: dict[int, float] = {}
+    saved, formed = memory.saved_bytes(setup, x, y), 0
     began, bytes_an_example, limit = perf_counter(), 0.0, math.inf
     for number, candidate in enumerate(candidates):
         if seconds and perf_counter() - began > _PATIENCE:
             break
-        too_much = candidate.physical_batch * bytes_an_example > _SHARE_OF_MEMORY * memory.available(device)
-        if too_much or candidate.physical_batch >= limit:
+        used = min(candidate.physical_batch, batches.size(y))
+        too_much = used * bytes_an_example > _SHARE_OF_MEMORY * memory.available(device)
+        unlike_plain = seconds and used * (saved + formed) > _SHARE_OF_PLAIN * batches.size(y) * saved
+        if physical_batch is None and (too_much or unlike_plain or candidate.physical_batch >= limit):
             continue
         before = memory.peak(device)
         with suppress(RuntimeError):  # a layout that the model's own code does not take
             candidates[number] = _with_routes(strategy, candidate, setup, x, y)
             seconds[number] = _seconds_an_example(strategy, candidates[number], setup, x, y)
-        used = min(candidate.physical_batch, batches.size(y))
         bytes_an_example = max(bytes_an_example, (memory.peak(device) - before) / used)
+        formed = max(formed, _formed_bytes(strategy, setup))
         if strategy.buffers.bytes > _MOST_BUFFERS:  # whole gradients so large are nowhere near the cache
             limit = min(limit, candidate.physical_batch)
         strategy.buffers.clear()
@@ -170,6 +175,12 @@ def _seconds_an_example(ruled: Ruled, choices: Choices, setup: Setup, x: Any, y:
     for _ in range(repeats):
         _run(ruled, x, y)
     return (perf_counter() - start) / repeats / batches.size(y)
+
+
+def _formed_bytes(ruled: Ruled, setup: Setup) -> int:
+    """Of an example's gradient, what was formed whole."""
+    names = ruled.buffers.names & setup.parameters.keys()
+    return sum(setup.parameters[name].nbytes for name in names)
 
 
 def _first(choices: Choices, setup: Setup, x: Any, y: Any) -> tuple[Any, Any]:

@@ -85,3 +85,12 @@ def test_many_examples_are_done_in_blocks() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(8, 4, 5, padding=2), nn.Tanh(), nn.Flatten())
     check(model, torch.randn(11, 8, 28, 28), dtypes=(torch.float64,))
+
+
+@pytest.mark.parametrize("inputs", [1, 3])
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(8, 2, 2), (4, 2, 1), (6, 3, 2), (4, 4, 0), (3, 2, 1)])
+def test_strided_kernels_on_few_channels(inputs: int, kernel: int, stride: int, padding: int) -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(inputs, 3, (2, kernel), (1, stride), (1, padding))
+    for width in (kernel, kernel + 3):
+        check(nn.Sequential(conv, nn.Tanh(), nn.Flatten()), torch.randn(5, inputs, 4, width))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sordino.gradients import ClippedGradients
-from sordino.gradients.pieces import gram_norm, squared_norms
+from sordino.gradients.pieces import block_length, gram_norm, squared_norms
 
 from .reference import Applied, forced
 
@@ -114,3 +114,9 @@ def test_layers_whose_positions_cancel(
         assert float(total.norm()) <= min(l2_clip, float(found.norms[0])) * (1 + 1e-5)
         assert abs(float(found.norms[0]) - norm) <= 1e-5 * norm + rounding
         assert float((total.flatten(1) - factor * exact).norm()) <= 1e-5 * factor * norm + 2 * factor * rounding
+
+
+@pytest.mark.parametrize("size", [1, 7, 1024, 1021 * 3, 7919, 243 * 64 * 9])
+def test_blocks_divide_a_row_and_are_short_enough_for_single_precision(size: int) -> None:
+    assert size % block_length(size) == 0
+    assert block_length(size) <= 1024

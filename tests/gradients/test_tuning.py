@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients import ClippedGradients, PerLayer
+from sordino.gradients import ClippedGradients, PerLayer, memory
+from sordino.gradients.batches import Setup
 from sordino.gradients.tuning import Choices
 
 from .reference import difference, length, squared_error
@@ -126,3 +127,15 @@ def test_physical_batch_is_kept() -> None:
     clipped(x, y)
     assert clipped.choices is not None
     assert clipped.choices.physical_batch == 3
+
+
+def test_no_physical_batch_forms_more_than_plain_training_keeps_of_the_batch() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(8, 128, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(128 * 16, 1))
+    x, y = torch.randn(128, 8, 4, 4), torch.randn(128, 1)
+    clipped = ClippedGradients(model, squared_error)
+    clipped.prepare(x, y)
+    assert clipped.choices is not None
+    saved = memory.saved_bytes(Setup(model, squared_error, dict(model.named_parameters()), 1), x, y)
+    assert 4 * 128 * 16 <= saved <= 8 * 4 * 128 * 16  # tanh's output, at least
+    assert clipped.choices.physical_batch * (saved + 4 * 128 * 8 * 9) <= 2 * 128 * saved

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sordino.gradients import products
-from sordino.gradients.pieces import OuterSum, Piece, Whole
+from sordino.gradients.pieces import OuterSum, Piece, Vectors, Whole
 from sordino.gradients.tape import Pieces, Tape
 
 
@@ -36,10 +36,13 @@ class Affine:
         assert self._weight is not None
         x, pieces = kept[0], dict[str, Piece]()
         g = self._positions(gradient)
+        vectors = Vectors(g)
         if self._weight_name:
-            pieces[self._weight_name] = OuterSum(g, self._positions(x).to(g.dtype), self._buffers, self._weight_name)
+            a = self._positions(x).to(g.dtype)
+            pieces[self._weight_name] = OuterSum(vectors, a, self._buffers, self._weight_name)
         if self._bias_name:
-            pieces[self._bias_name] = Whole(g[:, 0] if g.shape[1] == 1 else g.sum(1))
+            alone = g.shape[1] == 1  # then the weight's norm needs that of g as well
+            pieces[self._bias_name] = Whole(g[:, 0], squares=vectors.squares) if alone else Whole(g.sum(1))
         backward = (gradient @ self._weight.to(gradient.dtype)).to(x.dtype) if needed[0] else None
         return (backward,), pieces
 

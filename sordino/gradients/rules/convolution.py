@@ -4,7 +4,7 @@ A convolution is a linear map at every output position. An example's gradient is
 its norm is taken, from Gram matrices of the positions: cheap where there are few positions and many channels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -14,7 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sordino.gradients.buffers import Buffers
-from sordino.gradients.pieces import Measured, Piece, Whole, gram_norm, likely, squared_norms
+from sordino.gradients.pieces import (
+    Measured,
+    Piece,
+    Whole,
+    block_length,
+    block_norms,
+    gram_norm,
+    likely,
+    summed_squares,
+)
 from sordino.gradients.tape import Pieces, Tape
 from sordino.gradients.watching import Unruled
 
@@ -129,70 +138,96 @@ class _Patches:
 
     def _formed(self) -> Whole:
         """Patches of all positions times the gradients there: a product an example, a few examples at a time."""
-        g, x, geometry = self._g, self._x, self._geometry
-        (outputs, inputs, *kernel), groups, out = geometry.weight, geometry.groups, g.shape[2:]
+        g, x, geometry, groups = self._g, self._x, self._geometry, self._geometry.groups
+        outputs, inputs, *kernel = geometry.weight
+        positions, size = prod(g.shape[2:]), inputs * prod(kernel)
         channels_last = x.shape[1] >= _MANY_CHANNELS
-        patch_bytes = prod(out) * groups * inputs * prod(kernel) * x.element_size()
-        block = min(len(x), max(2, _PATCH_BYTES // patch_bytes))
-        frame = _Frame(x, geometry, block, channels_last, self._buffers)
-        patches = self._buffers.take("patches", frame.patches_shape(block, out), x)
-        shape = (len(x), groups, outputs // groups, inputs * prod(kernel))
-        whole = self._buffers.take(self._name, shape, x)
-        squares = x.new_empty(len(x), dtype=torch.float64) if self._rows == 1 else None
-        by_position = _by_position(g)
-        for start in range(0, len(x), block):
-            rows = slice(start, start + block)
-            count = len(x[rows])
-            patches[:count].copy_(frame.patches(x[rows], out))
-            matrices = patches[:count].view(count * groups, *frame.matrix_shape(out))
-            matrices = matrices if channels_last else matrices.transpose(1, 2)
-            left = by_position[rows].unflatten(1, (groups, -1)).flatten(0, 1)
-            torch.bmm(left, matrices, out=whole[rows].flatten(0, 1))
-            if squares is not None:  # while they are in the cache
-                squares[rows] = squared_norms(whole[rows])
+        block = min(len(x), max(2, _PATCH_BYTES // (positions * groups * size * x.element_size())))
+        frame = _Frame(x, geometry, g.shape[2:], block, channels_last, self._buffers)
+        patches = self._buffers.take("patches", frame.shape, x)
+        matrices = patches.view(block * groups, *((positions, size) if channels_last else (size, positions)))
+        matrices = matrices if channels_last else matrices.transpose(1, 2)
+        whole = self._buffers.take(self._name, (len(x), outputs, size), x)
+        norms = x.new_empty(len(x), outputs * size // block_length(outputs * size))
+        left = _by_position(g).unflatten(1, (groups, -1)).flatten(0, 1).split(block * groups)
+        formed = whole.view(len(x) * groups, -1, size).split(block * groups)
+        for source, ahead, result, lengths in zip(frame.patches(x), left, formed, norms.split(block), strict=True):
+            patches[: len(source)].copy_(source)
+            torch.bmm(ahead, matrices[: len(ahead)], out=result)
+            block_norms(result.view(len(source), -1), lengths)  # while they are in the cache
         layout = (outputs, *kernel, inputs) if channels_last else geometry.weight
+        squares = summed_squares(norms) if self._rows == 1 else None
         return Whole(_by_example(whole.view(len(x), *layout), self._rows), channels_last=channels_last, squares=squares)
 
 
 class _Frame:
-    """A block of inputs with zeros around, in a layout whose patches are quick to copy."""
+    """Blocks of inputs with zeros around, in a layout whose patches are quick to copy.
 
-    def __init__(self, x: Tensor, geometry: Geometry, block: int, channels_last: bool, buffers: Buffers) -> None:
-        self._geometry, self._last = geometry, channels_last
-        sides = [side + 2 * pad for side, pad in zip(x.shape[2:], geometry.padding, strict=True)]
-        within: list[Any] = [slice(pad, pad + side) for side, pad in zip(x.shape[2:], geometry.padding, strict=True)]
-        shape = (block, *sides, x.shape[1]) if channels_last else (block, x.shape[1], *sides)
-        # Only its inside is ever written to, so what is around stays zero.
-        self._frame = buffers.take_zeros(f"frame {geometry.padding}", shape, x)
-        self._inner = self._frame[(slice(None), *within)] if channels_last else self._frame[(..., *within)]
+    Where the kernel moves by strides, the columns that it meets in turn lie together, one phase of the stride after
+    another: a patch's row is then copied as it is, not picked out.
+    """
 
-    def patches_shape(self, block: int, out: Sequence[int]) -> tuple[int, ...]:
-        _, inputs, *kernel = self._geometry.weight
-        if self._last:
-            return block, self._geometry.groups, *out, *kernel, inputs
-        return block, self._geometry.groups, inputs, *kernel, *out
+    def __init__(
+        self, x: Tensor, geometry: Geometry, out: torch.Size, block: int, channels_last: bool, buffers: Buffers
+    ) -> None:
+        self._geometry, self._last, self._block = geometry, channels_last, block
+        _, inputs, *kernel = geometry.weight
+        stride, regular = geometry.stride[-1], geometry.dilation[-1] == 1 and kernel[-1] % geometry.stride[-1] == 0
+        self._phases = stride if regular and not channels_last else 1
+        inner = (*out, *kernel, inputs)
+        if not channels_last:
+            inner = (inputs, *kernel[:-1], kernel[-1] // self._phases, self._phases, *out)
+        self.shape = (block, geometry.groups, *inner)
+        """Of a block's patches: (rows, groups, positions, kernel, channels), or channels and kernel first."""
+        self._bare = not any(geometry.padding) and self._phases == 1 and self._arranged(x).is_contiguous()
+        if not self._bare:
+            sides = [side + 2 * pad for side, pad in zip(x.shape[2:], geometry.padding, strict=True)]
+            framed = (block, *sides, x.shape[1])
+            if not channels_last:
+                framed = (block, x.shape[1], *sides[:-1], self._phases, -(-sides[-1] // self._phases))
+            # Only its inside is ever written to, so what is around stays zero.
+            self._frame = buffers.take_zeros(f"frame {geometry.padding}", framed, x)
 
-    def matrix_shape(self, out: Sequence[int]) -> tuple[int, int]:
-        size = prod(self._geometry.weight[1:])
-        return (prod(out), size) if self._last else (size, prod(out))
-
-    def patches(self, x: Tensor, out: Sequence[int]) -> Tensor:
-        """Overlapping views of the inputs: (rows, groups, positions, kernel, channels), or channels first."""
-        inputs_last = x.movedim(1, -1)
-        if not any(self._geometry.padding) and (inputs_last if self._last else x).is_contiguous():
-            frame = inputs_last if self._last else x
+    def patches(self, x: Tensor) -> Iterator[Tensor]:
+        """Of block after block: overlapping views of the inputs, each to be used up before the next is taken."""
+        if self._bare:
+            x = self._arranged(x)
+            yield from self._overlapping(x if self._last else x.unsqueeze(-2)).split(self._block)
         else:
-            frame = self._frame
-            self._inner[: len(x)].copy_(inputs_last if self._last else x)
+            views = self._overlapping(self._frame)
+            for rows in self._arranged(x).split(self._block):
+                self._fill(rows)
+                yield views[: len(rows)]
+
+    def _fill(self, rows: Tensor) -> None:
+        sides = rows.shape[1:-1] if self._last else rows.shape[2:]
+        within: list[Any] = [slice(pad, pad + side) for side, pad in zip(sides, self._geometry.padding, strict=True)]
         if self._last:
-            batch, *steps, channel = frame.stride()
+            self._frame[(slice(len(rows)), *within)].copy_(rows)
+            return
+        pad = self._geometry.padding[-1]
+        for phase in range(self._phases):
+            first = (phase - pad) % self._phases
+            columns, start = rows[..., first :: self._phases], (first + pad) // self._phases
+            place = (phase, slice(start, start + columns.shape[-1]))
+            self._frame[(slice(len(rows)), slice(None), *within[:-1], *place)].copy_(columns)
+
+    def _arranged(self, x: Tensor) -> Tensor:
+        return x.movedim(1, -1) if self._last else x
+
+    def _overlapping(self, framed: Tensor) -> Tensor:
+        geometry = self._geometry
+        if self._last:
+            batch, *steps, channel = framed.stride()
         else:
-            batch, channel, *steps = frame.stride()
-        geometry, inputs = self._geometry, self._geometry.weight[1]
-        moves = [step * stride for step, stride in zip(steps, geometry.stride, strict=True)]
+            batch, channel, *steps, phase, column = framed.stride()
+            steps.append(column)
+        strides = geometry.stride if self._last else (*geometry.stride[:-1], geometry.stride[-1] // self._phases)
+        moves = [step * stride for step, stride in zip(steps, strides, strict=True)]
         inside = [step * dilation for step, dilation in zip(steps, geometry.dilation, strict=True)]
-        order = (*moves, *inside, channel) if self._last else (channel, *inside, *moves)
-        return frame.as_strided(self.patches_shape(len(x), out), (batch, inputs * channel, *order))
+        order = (*moves, *inside, channel) if self._last else (channel, *inside, phase, *moves)
+        group = geometry.weight[1] * channel
+        return framed.as_strided((len(framed), *self.shape[1:]), (batch, group, *order))
 
 
 class _ConvolvedSum(Measured):
