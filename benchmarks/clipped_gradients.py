@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORD, PAGE = ROOT / "results/benchmarks/clipped-gradients.json", ROOT / "docs/benchmarks.md"
 L2_CLIP, TOLERANCE, CHECKED_EXAMPLES = 1.0, 1e-4, 6
 SLOW, SLOW_ROUNDS, LEAST_ROUNDS = 8, 3, 5  # a contender beyond 8× non-private is timed in three rounds only
+HOPELESS = 30  # beyond 30×, one step is enough, and gigabytes that come and go would disturb the others' rounds
 SHORTEST = 0.05  # seconds: faster steps are repeated within a round
 
 Cell = dict[str, Any]
@@ -73,12 +74,15 @@ def time_row(row: Row, names: list[str], batch_size: int, rounds: int, seconds: 
             cells[name] = {"reason": reason(error)}
     fastest = min(firsts[name] for name in BASELINES if name in firsts)
     times: dict[str, list[float]] = {name: [] for name in running}
+    for name in [name for name in running if firsts[name] > HOPELESS * fastest]:
+        times[name].append(firsts[name])
+        del running[name]
     order, start = list(running), time.perf_counter()
     for index in range(rounds):
         if index >= LEAST_ROUNDS and time.perf_counter() - start > seconds:
             break
         for name in order:
-            if firsts[name] > SLOW * fastest and index >= SLOW_ROUNDS:
+            if index >= SLOW_ROUNDS and firsts[name] > SLOW * fastest:
                 continue
             time.sleep(0.01)  # the last contender's idle threads stop spinning
             repeats = 1 if rounds == 1 else max(1, math.ceil(SHORTEST / firsts[name]))
@@ -86,7 +90,8 @@ def time_row(row: Row, names: list[str], batch_size: int, rounds: int, seconds: 
         order = order[1:] + order[:1]
     baseline = min((name for name in BASELINES if name in times), key=lambda name: median(times[name]))
     for name, taken in times.items():
-        ratios = sorted(mine / base for mine, base in zip(taken, times[baseline], strict=False))
+        bases = times[baseline] if name in running else [median(times[baseline])]
+        ratios = sorted(mine / base for mine, base in zip(taken, bases, strict=False))
         cells[name] |= {
             "milliseconds": round(1e3 * median(taken), 3),
             "ratio": round(median(ratios), 3),
@@ -153,6 +158,15 @@ def measure_memory(key: str, name: str, batch_size: int) -> Cell:
     return {"preparation_bytes": int(preparation), "peak_bytes": int(steps)}
 
 
+def updated(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The record with rows measured anew, on the same machine and with the same versions."""
+    same = ("processor", "threads", "python", "versions", "tolerance")
+    if any(before[name] != now[name] for name in same):
+        sys.exit("the record is of another machine or other versions: run all rows")
+    anew = {row["title"]: row for row in now["rows"]}
+    return now | {"rows": [anew.get(row["title"], row) for row in before["rows"]]}
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.clipped_gradients", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help=", ".join(ROWS))
@@ -164,6 +178,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-memory", action="store_true", help="times only")
     parser.add_argument("--quick", action="store_true", help="tiny batches, one round, no memory: does it run?")
     parser.add_argument("--record", type=Path, help="write the record here; by default only a complete run is recorded")
+    parser.add_argument("--update", action="store_true", help="put these rows in the place of the recorded ones")
     parser.add_argument("--memory-of", nargs=3, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -185,12 +200,15 @@ def main() -> None:
         for name, cell in cells.items():
             if "ratio" in cell and not (arguments.quick or arguments.no_memory):
                 cell |= measure_memory(key, name, size)
-        record["rows"].append({"title": row.title, "batch_size": size, "goal": row.goal, "contenders": cells})
+        told = {"title": row.title, "batch_size": size, "goal": row.goal, "date": record["date"]}
+        record["rows"].append(told | {"contenders": cells})
         print(table(record["rows"][-1]), flush=True)
-    complete = len(arguments.rows) == len(ROWS) and len(names) == len(CONTENDERS)
+    everyone = len(names) == len(CONTENDERS) and not (arguments.quick or arguments.no_memory)
     path = arguments.record
-    if path is None and complete and not (arguments.quick or arguments.no_memory):
+    if path is None and everyone and (arguments.update or len(arguments.rows) == len(ROWS)):
         path = RECORD
+        if arguments.update:
+            record = updated(json.loads(RECORD.read_text(encoding="utf-8")), record)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
