@@ -72,7 +72,12 @@ def _train(request: "Request", out: Path | None, as_json: bool) -> None:
         TimeRemainingColumn(),
     )
     progress = Progress(*columns, console=console)
+    features = progress.add_task("features", total=None, spent="", visible=False)
     task = progress.add_task("training", total=None, spent="")
+
+    def described(done: int, total: int) -> None:
+        progress.start()
+        progress.update(features, completed=done, total=total, spent=f"{done:,}/{total:,}", visible=True)
 
     def show(done: int, total: int, epsilon: float) -> None:
         progress.start()  # only now: until the first step there may be an error to show instead
@@ -80,7 +85,7 @@ def _train(request: "Request", out: Path | None, as_json: bool) -> None:
         progress.update(task, completed=done, total=total, spent=spent)
 
     try:
-        result = train_run(request, out, on_progress=show, say=console.print)
+        result = train_run(request, out, on_progress=show, say=console.print, on_features=described)
     finally:
         if progress.live.is_started:
             progress.stop()

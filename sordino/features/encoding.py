@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data import Column, DataError
+from sordino.features.feature import Feature
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @dataclass(frozen=True)
-class Scaled:
+class Scaled(Feature):
     """Vectors (n, d) with entries in [low, high] → [0, 1]; entries outside are cut at the bounds."""
 
     low: float
@@ -28,7 +29,7 @@ class Scaled:
 
 
 @dataclass(frozen=True)
-class OneHot:
+class OneHot(Feature):
     """Rows of a table → numbers scaled to [0, 1] by public bounds, and an indicator for each documented category."""
 
     columns: Sequence[Column]

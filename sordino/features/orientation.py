@@ -11,11 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from sordino.features.feature import Feature
+
 _CHUNK = 1024
 
 
 @dataclass(frozen=True)
-class OrientedGradients:
+class OrientedGradients(Feature):
     """Images (N,H,W) or (N,H,W,C) in uint8 → float32 vectors, all of the same public norm (blank ones shorter)."""
 
     cell: int = 4

@@ -9,7 +9,7 @@ from sordino.budget.calibration import check_target
 from sordino.budget.events import check_delta
 from sordino.data import Facts
 from sordino.training.plan import Plan
-from sordino.training.recipes import recipe
+from sordino.training.recipes import Recipe, check_name, recipe
 from sordino.training.run import Run, RunError
 
 
@@ -30,7 +30,7 @@ class Request:
             raise ValueError(f"a seed is a whole number, not {self.seed!r}")
         check_target(self.epsilon)
         check_delta(self.delta)
-        recipe(self.recipe)
+        check_name(self.recipe)
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,12 @@ class Description:
     statement: dict[str, Any]
     """Words for the privacy statement: unit, tuning, notes."""
 
+    @property
+    def recipe(self) -> Recipe:
+        return recipe(self.request.recipe, self.request.dataset, self.facts)
+
     def write(self, run: Run) -> None:
-        settings = recipe(self.request.recipe).to_json()
-        content = {"status": self.status, "request": asdict(self.request), "recipe": settings}
+        content = {"status": self.status, "request": asdict(self.request), "recipe": self.recipe.to_json()}
         content |= {"plan": self.plan.to_json(), "facts": self.facts.to_json(), "statement": self.statement}
         run.write_description(content)
 

@@ -46,14 +46,17 @@ class Plan:
         target_delta: float | None = None,
         l2_clip: float,
         ledger: Ledger | None = None,
+        before: Event | None = None,
         sampling: Callable[[int, int], Sampler] = PoissonSampler,
         quantile_clip: QuantileClip | None = None,
         adjacency: str = "zero-out",
     ) -> "Plan":
         """The plan with the least noise that meets the target; with a ledger, after all that it already holds.
 
-        Targets and adjacency are the ledger's where one is given.
+        Targets and adjacency are the ledger's where one is given. `before` is what will be spent besides, planned too.
         """
+        if ledger is not None and before is not None:
+            raise ValueError("give a ledger or what comes before, not both: the ledger holds what came before")
         if ledger is not None:
             target_epsilon = ledger.terms.target_epsilon if target_epsilon is None else target_epsilon
             target_delta = ledger.terms.target_delta if target_delta is None else target_delta
@@ -70,7 +73,7 @@ class Plan:
             target_epsilon,
             target_delta,
             adjacency,
-            price_of=None if ledger is None else ledger.epsilon_if,
+            price_of=_price(target_delta, adjacency, before) if ledger is None else ledger.epsilon_if,
         )
         own = sigma if quantile_clip is None else quantile_clip.beside(sigma)
         return cls(sampler, l2_clip, own, steps, quantile_clip)
@@ -115,3 +118,7 @@ class Plan:
             document["steps"],
             None if document["quantile_clip"] is None else QuantileClip(**document["quantile_clip"]),
         )
+
+
+def _price(delta: float, adjacency: str, before: Event | None) -> calibration.Price | None:
+    return None if before is None else calibration.price(delta, adjacency, before)

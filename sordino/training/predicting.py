@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from sordino.data import DataError, Facts
+from sordino.features.feature import as_array
+from sordino.training import normalising
 from sordino.training.description import Description
-from sordino.training.linear import predict
-from sordino.training.recipes import recipe
 from sordino.training.run import Run, RunError
 
 
@@ -19,14 +18,15 @@ def classify(folder: str | Path, examples: Any) -> list[str]:
     known = Description.read(run)
     if known.status != "finished":
         raise RunError(f"the run in {run.folder} is not finished: run `sordino resume {run.folder}` first")
-    parameters, _ = run.read_tensors(run.model)
-    facts, classes = known.facts, known.facts.classes or ()
-    if set(parameters) != {"weight", "bias"} or len(parameters["bias"]) != len(classes):
-        raise RunError(f"{run.model} does not hold the model that run.json describes")
-    vectors = recipe(known.request.recipe).features(facts)(_fitting(examples, facts))
-    if vectors.shape[1] != parameters["weight"].shape[1]:
-        raise DataError(f"the model expects examples of shape {facts.shape}, as in {known.request.dataset}")
-    return [classes[index] for index in predict(parameters, torch.from_numpy(vectors)).argmax(dim=1).tolist()]
+    weights, _ = run.read_tensors(run.model)
+    chosen, facts, classes = known.recipe, known.facts, known.facts.classes or ()
+    scale = normalising.read(run) if chosen.moments is not None else None
+    features = as_array(chosen.features(_fitting(examples, facts)))
+    try:
+        scores = chosen.head.scores(weights, normalising.standardised(scale, features), len(classes))
+    except ValueError:
+        raise RunError(f"{run.model} does not hold the model that run.json describes") from None
+    return [classes[index] for index in scores.argmax(dim=1).tolist()]
 
 
 def _fitting(examples: Any, facts: Facts) -> Any:

@@ -33,6 +33,7 @@ class Run:
         self.ledger = self.folder / "ledger.json"
         self.model = self.folder / "model.safetensors"
         self.checkpoint = self.folder / "checkpoint.safetensors"
+        self.normalisation = self.folder / "normalisation.safetensors"
 
     @classmethod
     def at(cls, folder: str | Path) -> "Run":

@@ -8,23 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.budget import Ledger, Repeated, cost
+from sordino.budget import Composed, Event, Ledger, Repeated, cost
 from sordino.budget.statement import as_text
 from sordino.data import DataError, Dataset, load
 from sordino.data.catalogue import definition
+from sordino.features.feature import as_array
+from sordino.features.stored import stored
+from sordino.training import normalising
 from sordino.training.description import Description, Request
 from sordino.training.fitting import fit
-from sordino.training.linear import LinearClassifier, predict
 from sordino.training.plan import Plan
-from sordino.training.recipes import recipe
+from sordino.training.recipes import Recipe, recipe
 from sordino.training.run import Run, RunError
 
 # steps done, steps in all, ε drawn so far
 Progress = Callable[[int, int, float], None]
+# examples described, examples in all
+Described = Callable[[int, int], None]
 
 
 def train(
@@ -32,9 +35,9 @@ def train(
     out: str | Path | None = None,
     on_progress: Progress = lambda done, total, epsilon: None,
     say: Callable[[str], None] = lambda line: None,
+    on_features: Described = lambda done, total: None,
 ) -> dict[str, Any]:
     """Train, or go on with the unfinished run in `out`; returns the result that `sordino train --json` prints."""
-    chosen = recipe(request.recipe)
     begun = Description.read(Run(out)) if out is not None and Run(out).started else None
     if begun is not None and out is not None:
         _check_same_request(Run(out), begun, request)
@@ -46,60 +49,78 @@ def train(
     dataset = load(request.dataset)
     if len(dataset.train) == 0:
         raise DataError(f"{dataset.name} has no training rows on this machine (n=0): {dataset.facts.note}")
-    n, classes = len(dataset.train), dataset.facts.classes or ()
+    n, classes = len(dataset.train), len(dataset.facts.classes or ())
+    chosen = recipe(request.recipe, request.dataset, dataset.facts)
 
     say(f"features of {n:,} training and {len(dataset.test):,} test examples")
-    features = chosen.features(dataset.facts)
-    trainee = LinearClassifier(features(dataset.train.x), dataset.train.y, len(classes))
+    total = n + len(dataset.test)
+    train_x = _features(chosen, dataset.train.x, lambda done: on_features(done, total))
+    test_x = _features(chosen, dataset.test.x, lambda done: on_features(n + done, total))
+    before = None if chosen.moments is None else chosen.moments.event
     if begun is None or out is None:
         plan = Plan.calibrated(
             n=n,
             expected_batch_size=chosen.expected_batch_size(n),
-            epochs=chosen.epochs,
+            epochs=chosen.settings.epochs,
             target_epsilon=request.epsilon,
             target_delta=request.delta,
             l2_clip=chosen.l2_clip,
+            before=before,
         )
         run = Run.create(out, request.dataset)
-        begun = Description("training", request, plan, dataset.facts, _words(request, dataset))
+        begun = Description("training", request, plan, dataset.facts, _words(request, dataset, chosen))
         begun.write(run)
     else:
         run, plan = Run.at(out), begun.plan
-        if not run.ledger.exists() and (run.checkpoint.exists() or run.model.exists()):
-            raise RunError(f"{run.folder} has weights but no ledger: what they cost is lost; restore ledger.json")
+        if not run.ledger.exists() and any(path.exists() for path in (run.checkpoint, run.model, run.normalisation)):
+            raise RunError(f"{run.folder} has results but no ledger: what they cost is lost; restore ledger.json")
     say(f"run folder: {run.folder}")
-    ledger = Ledger(request.epsilon, request.delta, path=run.ledger, planned=[(plan.event, "training", "train")])
+    planned = [(before, normalising.WHAT, "train")] if before is not None else []
+    planned = [*planned, (plan.event, "training", "train")]
+    ledger = Ledger(request.epsilon, request.delta, path=run.ledger, planned=planned)
+    scale = None
+    if chosen.moments is not None:
+        scale = normalising.statistics(run, chosen.moments, train_x, ledger, request.seed)
+    trainee = chosen.head.trainee(normalising.standardised(scale, train_x), dataset.train.y, classes)
 
     def report(done: int, total: int) -> None:
         charged = done + plan.steps - total
-        on_progress(done, total, _epsilon_within(plan, charged, request.delta))
+        on_progress(done, total, _epsilon_within(before, plan, charged, request.delta))
 
     optimiser = chosen.optimiser(n, request.epsilon)
     trained = fit(run, plan, trainee, optimiser, ledger, seed=request.seed, on_progress=report)
-    accuracy = _accuracy(trainee.parameters, features(dataset.test.x), dataset.test.y)
+    scores = chosen.head.scores(trainee.weights(), normalising.standardised(scale, test_x), classes)
+    accuracy = _accuracy(scores, dataset.test.y)
     return _finish(run, begun, ledger, dataset, accuracy, trained)
 
 
 @lru_cache(maxsize=32)
-def _epsilon_up_to(plan: Plan, steps: int, delta: float) -> float:
-    return cost(Repeated(plan.step_event, steps), delta).epsilon
+def _epsilon_up_to(before: Event | None, plan: Plan, steps: int, delta: float) -> float:
+    drawn = Repeated(plan.step_event, steps)
+    return cost(drawn if before is None else Composed((before, drawn)), delta).epsilon
 
 
-def _epsilon_within(plan: Plan, charged: int, delta: float) -> float:
+def _epsilon_within(before: Event | None, plan: Plan, charged: int, delta: float) -> float:
     """ε for display: up to the next eighth of the plan, since pricing every block could take longer than training."""
     eighth = math.ceil(plan.steps / 8)
-    return _epsilon_up_to(plan, min(plan.steps, math.ceil(charged / eighth) * eighth), delta)
+    return _epsilon_up_to(before, plan, min(plan.steps, math.ceil(charged / eighth) * eighth), delta)
 
 
-def _accuracy(parameters: dict[str, Tensor], vectors: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
-    predicted = predict(parameters, torch.from_numpy(vectors)).argmax(dim=1).numpy()
-    return float(np.mean(predicted == labels))
+def _features(chosen: Recipe, examples: Any, on_progress: Callable[[int], None]) -> NDArray[np.floating]:
+    """Images' features are kept on disk; those of tables are quick to compute."""
+    if isinstance(examples, np.ndarray) and len(examples) and chosen.name.startswith("scatter"):
+        return stored(chosen.features, examples, on_progress=on_progress)
+    return as_array(chosen.features(examples))
 
 
-def _words(request: Request, dataset: Dataset) -> dict[str, Any]:
+def _accuracy(scores: Tensor, labels: NDArray[np.int64]) -> float:
+    return float(np.mean(scores.argmax(dim=1).numpy() == labels))
+
+
+def _words(request: Request, dataset: Dataset, chosen: Recipe) -> dict[str, Any]:
     notes = ["the test set is a public benchmark: its accuracy is not charged"]
     notes += [dataset.facts.note] if dataset.facts.note else []
-    tuning = recipe(request.recipe).tuning(request.dataset)
+    tuning = chosen.tuning(request.dataset)
     return {"unit": dataset.facts.protected, "tuning": tuning, "notes": notes}
 
 

@@ -177,3 +177,33 @@ def test_resuming_with_another_budget_is_refused(
     outcome = sordino("resume", tmp_path / "run")
     assert outcome.code == 2
     assert "what they cost is lost" in outcome.err
+
+
+def test_scattering_with_private_normalisation_is_one_budget(
+    sordino: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    command = ("train", "mnist-5k", "--epsilon", 3, "--delta", 1e-5, "--recipe", "scatter-linear", "--seed", 1)
+    outcome = sordino(*command, "--out", tmp_path / "run", "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["test_accuracy"] > 0.8
+    ledger = Ledger.open(tmp_path / "run" / "ledger.json")
+    assert [entry.what for entry in ledger.entries] == ["normalisation", "training"]
+    assert 2.99 < ledger.epsilon() == outcome.json["epsilon"] <= 3
+    assert not ledger.adaptive
+    assert len(list((tmp_path / "cache").rglob("*.npy"))) == 2  # features of both parts, kept for next time
+    np.save(tmp_path / "some.npy", load("mnist-5k").test.x[:20])
+    predicted = sordino("predict", tmp_path / "run", tmp_path / "some.npy", "--json").json["predictions"]
+    truth = load("mnist-5k").test.y[:20]
+    assert np.mean([int(word) == label for word, label in zip(predicted, truth, strict=True)]) >= 0.7
+
+
+def test_recipes_for_other_images_say_so(sordino: Callable[..., Any]) -> None:
+    for command, words in (
+        (("digits", "--recipe", "cnn"), "28×28"),
+        (("digits", "--recipe", "cnn-small"), "28×28"),
+        (("adult", "--recipe", "scatter-linear"), "for images"),
+    ):
+        outcome = sordino("train", *command, "--epsilon", 3, "--delta", 1e-5)
+        assert outcome.code == 2
+        assert words in outcome.err

@@ -1,0 +1,70 @@
+"""Private normalisation within a run: its statistics are told once, charged, and kept with the model."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sordino.budget import Ledger
+from sordino.features.normalisation import Standardised
+from sordino.mechanisms.moments import ChannelMoments
+from sordino.mechanisms.streams import Streams, bound_streams, secret_from_seed
+from sordino.training.run import Run, RunError
+
+WHAT = "normalisation"
+_BLOCK = 1000
+
+
+def statistics(
+    run: Run, moments: ChannelMoments, features: NDArray[np.floating], ledger: Ledger, seed: int | None
+) -> Standardised:
+    """The run's statistics: those that it told before it was interrupted, or fresh ones.
+
+    Guarantee: the mechanism's (`ChannelMoments`); nothing is told twice, since what was told is kept.
+    """
+    if run.normalisation.exists():
+        return read(run)
+    if any(entry.what == WHAT for entry in ledger.entries):
+        raise RunError(
+            f"the run in {run.folder} was stopped between paying for its statistics and keeping them: begin a new run"
+        )
+    streams = None if seed is None else _seeded(seed)
+    mean, variance = moments.release(*_channel_means(features), ledger, WHAT, streams=streams)
+    told = {"mean": torch.from_numpy(mean), "variance": torch.from_numpy(variance)}
+    run.write_tensors(run.normalisation, told, {"floor": moments.noise_of_mean_square(len(features))})
+    return read(run)
+
+
+def read(run: Run) -> Standardised:
+    told, facts = run.read_tensors(run.normalisation)
+    if set(told) != {"mean", "variance"} or not isinstance(facts.get("floor"), float):
+        raise RunError(f"{run.normalisation} does not hold the statistics of a normalisation")
+    return Standardised(tuple(told["mean"].tolist()), tuple(told["variance"].tolist()), facts["floor"])
+
+
+def standardised(normalisation: Standardised | None, features: NDArray[np.floating]) -> NDArray[np.float32]:
+    """All examples' features on the scale of the statistics."""
+    if normalisation is None:
+        return np.array(features, dtype=np.float32)  # in memory: a step picks its rows from all over
+    out = np.empty(features.shape, np.float32)
+    for rows in _blocks(len(features)):
+        out[rows] = normalisation(torch.from_numpy(np.array(features[rows], dtype=np.float32))).numpy()
+    return out
+
+
+def _channel_means(features: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of each example and channel, the mean and the mean square over its places."""
+    means, squares = (np.empty(features.shape[:2]) for _ in range(2))
+    for rows in _blocks(len(features)):
+        block = np.asarray(features[rows], dtype=np.float32).reshape(*means[rows].shape, -1)
+        means[rows], squares[rows] = block.mean(2), np.square(block).mean(2)
+    return means, squares
+
+
+def _blocks(n: int) -> Iterable[slice]:
+    return (slice(start, start + _BLOCK) for start in range(0, n, _BLOCK))
+
+
+def _seeded(seed: int) -> Streams:
+    return bound_streams(secret_from_seed(seed), {"what": WHAT})

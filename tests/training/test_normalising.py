@@ -1,0 +1,53 @@
+"""Statistics of a run are told once: charged first, kept, read again, and never drawn a second time."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sordino.budget import Ledger
+from sordino.mechanisms.moments import ChannelMoments
+from sordino.training import Run, normalising
+from sordino.training.run import RunError
+
+MOMENTS = ChannelMoments(2.0, 4.0, noise_multiplier=2.0)
+
+
+def features(n: int = 2500) -> np.ndarray:
+    return np.random.default_rng(0).normal(0.5, 2.0, size=(n, 3, 2, 2)).astype(np.float32)
+
+
+def test_they_are_told_once_and_then_read(tmp_path: Path) -> None:
+    run, ledger = Run.at(tmp_path), Ledger()
+    first = normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
+    again = normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
+    assert first == again
+    assert [entry.event for entry in ledger.entries] == [MOMENTS.event]
+    assert first.floor == MOMENTS.noise_of_mean_square(2500)
+
+
+def test_statistics_that_were_paid_for_and_lost_are_not_drawn_again(tmp_path: Path) -> None:
+    run, ledger = Run.at(tmp_path), Ledger()
+    normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
+    run.normalisation.unlink()
+    with pytest.raises(RunError, match="begin a new run"):
+        normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
+    assert len(ledger.entries) == 1
+
+
+def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+    run = Run.at(tmp_path)
+    run.write_tensors(run.normalisation, {"mean": torch.zeros(2)}, {})
+    with pytest.raises(RunError, match="statistics"):
+        normalising.read(run)
+
+
+def test_what_comes_out_is_near_mean_zero_and_variance_one(tmp_path: Path) -> None:
+    wide = ChannelMoments(20.0, 60.0, noise_multiplier=0.5)
+    scale = normalising.statistics(Run.at(tmp_path), wide, features(), Ledger(), seed=1)
+    found = normalising.standardised(scale, features())
+    assert found.dtype == np.float32
+    assert np.abs(found.mean((0, 2, 3))).max() < 0.05
+    assert np.abs(found.var((0, 2, 3)) - 1).max() < 0.1
+    assert np.array_equal(normalising.standardised(None, features()), features())
