@@ -27,8 +27,8 @@ _PATIENCE = 20.0
 """Seconds that may go by before measuring stops with what has been found."""
 _SHARE_OF_MEMORY = 0.5
 _MOST_BUFFERS = 2**27
-_SHARE_OF_PLAIN, _LITTLE = 2.0, 2**25
-"""Of what plain training keeps of a whole batch: beyond it, unless it is little, a physical batch is not even tried."""
+_SHARE_OF_PLAIN = 2.0
+"""Of what plain training keeps of a whole batch: beyond it, a physical batch is not even tried."""
 _FORMED, _WHOLE_BYTES = 64, 2**28
 _PROMISING, _TURNS, _AT_LEAST = 1.5, 2, 64
 _STRICT, _LOOSE = 1e-6, 0.1
@@ -118,7 +118,7 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
             break
         used = min(candidate.physical_batch, batches.size(y))
         too_much = used * bytes_an_example > _SHARE_OF_MEMORY * memory.available(device)
-        unlike_plain = seconds and used * (saved + formed) > max(_SHARE_OF_PLAIN * batches.size(y) * saved, _LITTLE)
+        unlike_plain = seconds and used * (saved + formed) > _SHARE_OF_PLAIN * batches.size(y) * saved
         if physical_batch is None and (too_much or unlike_plain or candidate.physical_batch >= limit):
             continue
         before = memory.peak(device)
@@ -198,11 +198,13 @@ def _run(strategy: Strategy, x: Any, y: Any) -> None:
 
 
 def _candidates(examples: int) -> list[int]:
-    """Powers of two; the largest takes batches like this one, and somewhat larger, whole.
+    """Powers of two and a third of the batch; the largest takes batches like this one, and somewhat larger, whole.
 
     The smallest comes first, to see what memory an example needs, then those that usually win.
     """
     sizes = [2**power for power in range(4, 13) if 2 ** (power + 1) <= examples]
+    if 48 <= examples <= _LARGEST:
+        sizes.append(math.ceil(1.05 * examples / 3))
     if examples <= _LARGEST:
         sizes.append(2 ** math.ceil(math.log2(1.25 * examples)))
     return [sizes[0], *sorted(sizes[1:], key=lambda size: abs(math.log2(size / _MIDDLING)))]

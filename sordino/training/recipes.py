@@ -96,7 +96,7 @@ CNN = {
     "fashion-mnist": Settings(60_000, 2048, 4.0, 40),
     "cifar-10": Settings(50_000, 1024, 1.0, 30),
 }
-_OTHERS = {"mnist-5k": "mnist"}
+_SUBSETS = {"mnist-5k": "mnist"}
 _NETWORK_SHAPES = ((28, 28), (32, 32, 3))
 NAMES = ("linear", "scatter-linear", "scatter-cnn", "cnn", "cnn-small")
 
@@ -121,19 +121,20 @@ def recipe(name: str, dataset: str, facts: Facts) -> Recipe:
             f"the recipe {name!r} has networks for grey images of 28×28 and colour images of 32×32 only, not "
             f"{'×'.join(str(side) for side in facts.shape)}; use scatter-linear"
         )
-    known = dataset if dataset in SCATTER_LINEAR else _OTHERS.get(dataset, "cifar-10" if colour else "fashion-mnist")
+    known = dataset if dataset in SCATTER_LINEAR else _SUBSETS.get(dataset, "cifar-10" if colour else "fashion-mnist")
+    tuned_on = (known, *(name for name, whole in _SUBSETS.items() if whole == known))
     pixels = Pixels(IMAGENET_MEAN, IMAGENET_DEVIATION) if colour else Pixels(white=facts.value_range[1])
     if name == "scatter-linear":
         settings, head = SCATTER_LINEAR[known], LinearHead()
-        return Recipe(name, _scattered(pixels, settings), head, settings, (known,))
+        return Recipe(name, _scattered(pixels, settings), head, settings, tuned_on)
     if name == "scatter-cnn":
         settings = SCATTER_CNN[known]
         build = models.cifar_scatter_cnn if colour else models.mnist_scatter_cnn
-        return Recipe(name, _scattered(pixels, settings), NetworkHead(build), settings, (known,))
+        return Recipe(name, _scattered(pixels, settings), NetworkHead(build), settings, tuned_on)
     if name == "cnn-small" and not colour:
         raise DataError("the recipe 'cnn-small' is for colour images; use cnn")
     build = models.cifar_small_cnn if name == "cnn-small" else models.cifar_cnn if colour else models.mnist_cnn
-    return Recipe(name, pixels, NetworkHead(build), CNN[known], (known,))
+    return Recipe(name, pixels, NetworkHead(build), CNN[known], tuned_on)
 
 
 def _scattered(pixels: Feature, settings: Settings) -> Feature:
