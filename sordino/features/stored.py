@@ -36,7 +36,8 @@ def stored(
     folder = cache_folder(cache) / "features"
     path = folder / f"{_key(feature, examples, dtype)}.npy"
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)  # whatever the umask is, and also if it was there before
         _compute(feature, examples, np.dtype(dtype), path, on_progress)
     return np.asanyarray(np.load(path, mmap_mode="r"))
 

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from .reference import Applied, check
+from sordino.gradients import ClippedGradients
+
+from .reference import Applied, check, squared_error
 
 KINDS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
@@ -94,3 +96,18 @@ def test_strided_kernels_on_few_channels(inputs: int, kernel: int, stride: int, 
     conv = nn.Conv2d(inputs, 3, (2, kernel), (1, stride), (1, padding))
     for width in (kernel, kernel + 3):
         check(nn.Sequential(conv, nn.Tanh(), nn.Flatten()), torch.randn(5, inputs, 4, width))
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(8, 2, 3), (4, 2, 2), (3, 3, 2), (3, 1, 1)])
+def test_nothing_of_a_wider_input_is_left_around_a_narrower_one(kernel: int, stride: int, padding: int) -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv1d(1, 4, kernel, stride, padding)
+    model = nn.Sequential(conv, nn.Tanh(), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    wide, narrow, y = torch.randn(8, 1, 28), torch.randn(8, 1, 27), torch.randn(8, 4)
+    alone = ClippedGradients(model, squared_error)(narrow, y)
+    clipped = ClippedGradients(model, squared_error)
+    for large in (1.0, 1e4):
+        clipped(large * wide, y)
+        after = clipped(narrow, y)
+        assert torch.allclose(after.norms, alone.norms, rtol=1e-4)
+        assert all(torch.allclose(after.sums[name], alone.sums[name], atol=1e-4) for name in alone.sums)

@@ -185,8 +185,9 @@ class _Frame:
             framed = (block, *sides, x.shape[1])
             if not channels_last:
                 framed = (block, x.shape[1], *sides[:-1], self._phases, -(-sides[-1] // self._phases))
-            # Only its inside is ever written to, so what is around stays zero.
-            self._frame = buffers.take_zeros(f"frame {geometry.padding}", framed, x)
+            # Only its inside is ever written to, so what is around stays zero: the name tells where the inside is,
+            # since inputs of another width may have a frame of the same shape.
+            self._frame = buffers.take_zeros(f"frame {geometry.padding} {sides}", framed, x)
 
     def patches(self, x: Tensor) -> Iterator[Tensor]:
         """Of block after block: overlapping views of the inputs, each to be used up before the next is taken."""
