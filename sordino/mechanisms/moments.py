@@ -48,16 +48,20 @@ class ChannelMoments:
         what: str = "normalisation",
         part: str = "train",
         streams: Streams | None = None,
+        seeded: bool = False,
+        paid: bool = False,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Mean and variance of each channel, from each example's means and mean squares over its places, (n, K).
 
-        Charged before they are summed. Streams that are given must be used for nothing else, and once.
+        Charged before they are summed. Streams that are given must be used for nothing else. `paid` repeats a release
+        that was charged and lost: only with the same streams and the same arrays, so that it shows nothing new.
         """
         if means.ndim != 2 or means.shape != squares.shape:
             raise ValueError(f"expected two arrays (n, channels), not {means.shape} and {squares.shape}")
         if ledger.terms.adjacency == "add-remove":
             raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
-        ledger.spend(self.event, what, part, seeded=streams is not None)
+        if not paid:
+            ledger.spend(self.event, what, part, seeded=seeded)
         streams = Streams.fresh() if streams is None else streams
         if self.sample_rate < 1:
             joins = streams.generator(Stream.SAMPLING).random(len(means)) < self.sample_rate

@@ -1,6 +1,8 @@
 """Private normalisation within a run: its statistics are told once, charged, and kept with the model."""
 
+import json
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,10 +11,12 @@ from numpy.typing import NDArray
 from sordino.budget import Ledger
 from sordino.features.normalisation import Standardised
 from sordino.mechanisms.moments import ChannelMoments
-from sordino.mechanisms.streams import Streams, bound_streams, secret_from_seed
+from sordino.mechanisms.streams import Streams, bound_streams, data_tag, new_secret, secret_from_seed
+from sordino.training.continuity import environment
 from sordino.training.run import Run, RunError
 
 WHAT = "normalisation"
+_KEY = "normalisation.json"
 _BLOCK = 1000
 
 
@@ -25,15 +29,43 @@ def statistics(
     """
     if run.normalisation.exists():
         return read(run)
-    if any(entry.what == WHAT for entry in ledger.entries):
-        raise RunError(
-            f"the run in {run.folder} was stopped between paying for its statistics and keeping them: begin a new run"
-        )
-    streams = None if seed is None else _seeded(seed)
-    mean, variance = moments.release(*_channel_means(features), ledger, WHAT, streams=streams)
+    sums, paid = _channel_means(features), any(entry.what == WHAT for entry in ledger.entries)
+    streams = _streams(run, moments, sums, seed, paid)
+    mean, variance = moments.release(*sums, ledger, WHAT, streams=streams, seeded=seed is not None, paid=paid)
     told = {"mean": torch.from_numpy(mean), "variance": torch.from_numpy(variance)}
     run.write_tensors(run.normalisation, told, {"floor": moments.noise_of_mean_square(len(features))})
+    (run.private / _KEY).unlink()
     return read(run)
+
+
+def _streams(
+    run: Run, moments: ChannelMoments, sums: tuple[NDArray[np.float64], ...], seed: int | None, paid: bool
+) -> Streams:
+    """The noise of the statistics, under a key that is kept until they are.
+
+    A run that was killed in between repeats them bit for bit, which shows nothing new, or not at all.
+    """
+    path = run.private / _KEY
+    if paid:
+        secret = bytes.fromhex(json.loads(path.read_text())["secret"]) if path.exists() else b""
+        if not secret or json.loads(path.read_text()) != _bond(secret, moments, sums):
+            raise RunError(
+                f"the run in {run.folder} was stopped between paying for its statistics and keeping them, with other "
+                "data or in another environment: begin a new run"
+            )
+    else:
+        secret = new_secret() if seed is None else secret_from_seed(seed)
+        run.write_private(_KEY, _bond(secret, moments, sums))
+    return bound_streams(secret, _bond(secret, moments, sums))
+
+
+def _bond(secret: bytes, moments: ChannelMoments, sums: tuple[NDArray[np.float64], ...]) -> dict[str, Any]:
+    return {
+        "secret": secret.hex(),
+        "moments": repr(moments),
+        "data": data_tag(secret, *sums),
+        "environment": environment(),
+    }
 
 
 def read(run: Run) -> Standardised:
@@ -64,7 +96,3 @@ def _channel_means(features: NDArray[np.floating]) -> tuple[NDArray[np.float64],
 
 def _blocks(n: int) -> Iterable[slice]:
     return (slice(start, start + _BLOCK) for start in range(0, n, _BLOCK))
-
-
-def _seeded(seed: int) -> Streams:
-    return bound_streams(secret_from_seed(seed), {"what": WHAT})

@@ -27,6 +27,29 @@ def test_they_are_told_once_and_then_read(tmp_path: Path) -> None:
     assert first.floor == MOMENTS.noise_of_mean_square(2500)
 
 
+def test_a_run_killed_before_they_are_kept_repeats_them_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, ledger = Run.at(tmp_path), Ledger()
+    told: list[dict[str, torch.Tensor]] = []
+
+    def killed(path: Path, tensors: dict[str, torch.Tensor], facts: object) -> None:
+        told.append(tensors)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "write_tensors", killed)
+        with pytest.raises(KeyboardInterrupt):
+            normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
+    with pytest.raises(RunError, match="begin a new run"):  # with other data it would be a second release
+        normalising.statistics(run, MOMENTS, features()[::-1], ledger, seed=None)
+    again = normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
+    assert again.mean == tuple(told[0]["mean"].tolist())
+    assert again.variance == tuple(told[0]["variance"].tolist())
+    assert len(ledger.entries) == 1
+    assert not list(run.private.glob("*.json"))  # the key is gone
+
+
 def test_statistics_that_were_paid_for_and_lost_are_not_drawn_again(tmp_path: Path) -> None:
     run, ledger = Run.at(tmp_path), Ledger()
     normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
