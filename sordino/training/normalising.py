@@ -27,14 +27,16 @@ def statistics(
 
     Guarantee: the mechanism's (`ChannelMoments`); nothing is told twice, since what was told is kept.
     """
+    key = run.private / _KEY
     if run.normalisation.exists():
+        key.unlink(missing_ok=True)
         return read(run)
     sums, paid = _channel_means(features), any(entry.what == WHAT for entry in ledger.entries)
     streams = _streams(run, moments, sums, seed, paid)
     mean, variance = moments.release(*sums, ledger, WHAT, streams=streams, seeded=seed is not None, paid=paid)
     told = {"mean": torch.from_numpy(mean), "variance": torch.from_numpy(variance)}
     run.write_tensors(run.normalisation, told, {"floor": moments.noise_of_mean_square(len(features))})
-    (run.private / _KEY).unlink()
+    key.unlink()
     return read(run)
 
 

@@ -21,8 +21,11 @@ def features(n: int = 2500) -> np.ndarray:
 def test_they_are_told_once_and_then_read(tmp_path: Path) -> None:
     run, ledger = Run.at(tmp_path), Ledger()
     first = normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
+    key = run.private / "normalisation.json"
+    key.write_text("left by a kill")
     again = normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
     assert first == again
+    assert not key.exists()
     assert [entry.event for entry in ledger.entries] == [MOMENTS.event]
     assert first.floor == MOMENTS.noise_of_mean_square(2500)
 
