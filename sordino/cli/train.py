@@ -19,7 +19,9 @@ def train(
     dataset: Annotated[str, typer.Argument(help="A named dataset; see `sordino data list`.", show_default=False)],
     epsilon: Annotated[float, typer.Option(help="Target ε: never exceeded.", show_default=False)],
     delta: Annotated[float, typer.Option(help="Target δ, below 1/n.", show_default=False)],
-    recipe: Annotated[str, typer.Option(help="How to train.")] = "linear",
+    recipe: Annotated[
+        str, typer.Option(help="How to train: linear, scatter-linear, scatter-cnn, cnn, cnn-small.")
+    ] = "linear",
     seed: Annotated[
         int | None, typer.Option(help="Fix all randomness: for experiments only, it voids the privacy.")
     ] = None,

@@ -46,11 +46,3 @@ class Standardised(Feature):
         variance = torch.tensor(self.variance, dtype=torch.float64).clamp(min=self.floor) + _EPSILON
         scale = (1 / variance.sqrt()).to(batch)
         return (batch - mean.to(batch).view(shape)) * scale.view(shape)
-
-
-@dataclass(frozen=True)
-class Flat(Feature):
-    """(B, …) → (B, d)."""
-
-    def __call__(self, batch: Tensor) -> Tensor:
-        return batch.flatten(1)

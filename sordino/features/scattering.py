@@ -2,9 +2,9 @@
 
 Convolve with a wavelet, take the modulus, average: edges by scale and direction. The moduli convolved again give the
 second order: how edges go together. A function of one example alone, with constants fixed in advance, so it costs no
-privacy. The transform is kymatio's; ours is faster because each step is a few large matrix products over a whole block
-of images: Fourier transforms of small images are cheaper as products with the transform's matrix, filters with
-subsampling are small products at each frequency, and averages are products with a band matrix.
+privacy. The transform is kymatio's, as a few large matrix products over a whole block of images: Fourier transforms are
+products with the transform's matrix, filters with subsampling are small products at each frequency, and averages are
+products with a band matrix.
 """
 
 from collections.abc import Callable
@@ -85,10 +85,8 @@ class _Transform:
         ]
         sides = {side for sides in self._shapes for side in sides if side <= _LARGEST_MATRIX}
         forward = {side: torch.from_numpy(np.fft.fft(np.eye(side)).astype(np.complex64)).to(device) for side in sides}
-        self._forward, self._inverse = (
-            forward,
-            {side: matrix.conj().resolve_conj() / side for side, matrix in forward.items()},
-        )
+        self._forward = forward
+        self._inverse = {side: matrix.conj().resolve_conj() / side for side, matrix in forward.items()}
         largest = 8 * self._L * padded[0] * padded[1] * (1 if self._order == 1 else max(1, self._L // 4))
         self.block = max(1, _BLOCK_BYTES // largest)
 

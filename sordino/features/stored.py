@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data.places import cache_folder
-from sordino.features.feature import Feature, as_array, fill
+from sordino.features.feature import Feature, as_array
 
 _FORMAT = 1
 _BLOCK = 500
@@ -58,7 +58,10 @@ def _compute(
     os.close(handle)
     try:
         out = np.lib.format.open_memmap(name, mode="w+", dtype=dtype, shape=(len(examples), *first.shape[1:]))
-        fill(feature, examples, out, _BLOCK, on_progress, first)
+        for start in range(0, len(examples), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            out[rows] = as_array(feature(examples[rows])) if start else first
+            on_progress(min(start + _BLOCK, len(examples)))
         out.flush()
         os.replace(name, path)
     finally:

@@ -27,17 +27,16 @@ def statistics(
 
     Guarantee: the mechanism's (`ChannelMoments`); nothing is told twice, since what was told is kept.
     """
-    key = run.private / _KEY
-    if run.normalisation.exists():
-        key.unlink(missing_ok=True)
+    with run.alone():
+        ledger.reload()
+        if not run.normalisation.exists():
+            sums, paid = _channel_means(features), any(entry.what == WHAT for entry in ledger.entries)
+            streams = _streams(run, moments, sums, seed, paid)
+            mean, variance = moments.release(*sums, ledger, WHAT, streams=streams, seeded=seed is not None, paid=paid)
+            told = {"mean": torch.from_numpy(mean), "variance": torch.from_numpy(variance)}
+            run.write_tensors(run.normalisation, told, {"floor": moments.noise_of_mean_square(len(features))})
+        (run.private / _KEY).unlink(missing_ok=True)
         return read(run)
-    sums, paid = _channel_means(features), any(entry.what == WHAT for entry in ledger.entries)
-    streams = _streams(run, moments, sums, seed, paid)
-    mean, variance = moments.release(*sums, ledger, WHAT, streams=streams, seeded=seed is not None, paid=paid)
-    told = {"mean": torch.from_numpy(mean), "variance": torch.from_numpy(variance)}
-    run.write_tensors(run.normalisation, told, {"floor": moments.noise_of_mean_square(len(features))})
-    key.unlink()
-    return read(run)
 
 
 def _streams(
@@ -47,10 +46,9 @@ def _streams(
 
     A run that was killed in between repeats them bit for bit, which shows nothing new, or not at all.
     """
-    path = run.private / _KEY
     if paid:
-        secret = bytes.fromhex(json.loads(path.read_text())["secret"]) if path.exists() else b""
-        if not secret or json.loads(path.read_text()) != _bond(secret, moments, sums):
+        secret = _kept_secret(run, moments, sums)
+        if secret is None:
             raise RunError(
                 f"the run in {run.folder} was stopped between paying for its statistics and keeping them, with other "
                 "data or in another environment: begin a new run"
@@ -59,6 +57,16 @@ def _streams(
         secret = new_secret() if seed is None else secret_from_seed(seed)
         run.write_private(_KEY, _bond(secret, moments, sums))
     return bound_streams(secret, _bond(secret, moments, sums))
+
+
+def _kept_secret(run: Run, moments: ChannelMoments, sums: tuple[NDArray[np.float64], ...]) -> bytes | None:
+    """The key of a release that was paid for, if all that it is bound to is as it was."""
+    try:
+        kept = json.loads((run.private / _KEY).read_text())
+        secret = bytes.fromhex(kept["secret"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return secret if kept == _bond(secret, moments, sums) else None
 
 
 def _bond(secret: bytes, moments: ChannelMoments, sums: tuple[NDArray[np.float64], ...]) -> dict[str, Any]:

@@ -123,7 +123,8 @@ def recipe(name: str, dataset: str, facts: Facts) -> Recipe:
         )
     known = dataset if dataset in SCATTER_LINEAR else _SUBSETS.get(dataset, "cifar-10" if colour else "fashion-mnist")
     tuned_on = (known, *(name for name, whole in _SUBSETS.items() if whole == known))
-    pixels = Pixels(IMAGENET_MEAN, IMAGENET_DEVIATION) if colour else Pixels(white=facts.value_range[1])
+    white = facts.value_range[1]
+    pixels = Pixels(IMAGENET_MEAN, IMAGENET_DEVIATION, white) if colour else Pixels(white=white)
     if name == "scatter-linear":
         settings, head = SCATTER_LINEAR[known], LinearHead()
         return Recipe(name, _scattered(pixels, settings), head, settings, tuned_on)

@@ -57,8 +57,11 @@ def test_statistics_that_were_paid_for_and_lost_are_not_drawn_again(tmp_path: Pa
     run, ledger = Run.at(tmp_path), Ledger()
     normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
     run.normalisation.unlink()
-    with pytest.raises(RunError, match="begin a new run"):
-        normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
+    for key in (None, "no JSON", '{"secret": 7}', '{"secret": "00"}'):
+        if key is not None:
+            (run.private / "normalisation.json").write_text(key)
+        with pytest.raises(RunError, match="begin a new run"):
+            normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
     assert len(ledger.entries) == 1
 
 
