@@ -2,12 +2,12 @@
 
 Convolve with a wavelet, take the modulus, average: edges by scale and direction. The moduli convolved again give the
 second order: how edges go together. A function of one example alone, with constants fixed in advance, so it costs no
-privacy. The transform is kymatio's, as a few large matrix products over a whole block of images: Fourier transforms are
-products with the transform's matrix, filters with subsampling are small products at each frequency, and averages are
-products with a band matrix.
+privacy. The transform is kymatio's, as a few large products of real matrices over a whole block of images. Moduli are
+real, so they are analysed into cosines and sines of each side, which takes a quarter of the work of complex transforms;
+a wavelet with subsampling is then a small matrix at each frequency (`fourier.py` has them), and averages are products
+with a band matrix.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from sordino.features.feature import Feature
+from sordino.features.fourier import analysis, averaging, synthesis, wavelet_matrices
 from sordino.features.wavelets import bank, coarser
 
-_BLOCK_BYTES = 2**24
+_BLOCK_BYTES = 2**23
 """Of the largest intermediate result: a block of images should stay in the processor's cache."""
-_LARGEST_MATRIX = 80
-"""Sides beyond this are transformed by FFT."""
 
 
 @dataclass(frozen=True)
@@ -72,22 +71,23 @@ class _Transform:
         def real(values: np.ndarray) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).to(device)
 
-        # waves[j, level]: at each frequency of the result at scale j, a matrix from its aliases at the level.
-        self._waves = {
-            (scale, level): real(_by_frequency(coarser(filters.waves[scale], level, (1, 2)), 2 ** (scale - level)))
-            for scale in range(self._J)
-            for level in range(scale + 1)
-            if level == 0 or self._order == 2
-        }
+        self._waves, self._analyses = {}, {}
+        for scale in range(self._J):
+            for level in range(scale + 1 if self._order == 2 else 1):
+                fold = 2 ** (scale - level)
+                waves = coarser(filters.waves[scale], level, (1, 2))
+                self._waves[scale, level] = real(wavelet_matrices(waves, fold))
+                self._analyses[scale, level] = [real(analysis(side, fold)) for side in self._shapes[level]]
+        # Down, the cosines of all frequencies come first; across, each frequency's cosine and sine: no copy in between.
+        self._syntheses = [
+            (real(synthesis(height).transpose(0, 2, 1).reshape(height, -1)), real(synthesis(width).reshape(width, -1)))
+            for height, width in self._shapes
+        ]
         self._means = [
-            tuple(real(_averaging(coarser(blur, level, (0,)), unit >> level)) for blur in filters.blurs)
+            tuple(real(averaging(coarser(blur, level, (0,)), unit >> level)) for blur in filters.blurs)
             for level in range(self._J)
         ]
-        sides = {side for sides in self._shapes for side in sides if side <= _LARGEST_MATRIX}
-        forward = {side: torch.from_numpy(np.fft.fft(np.eye(side)).astype(np.complex64)).to(device) for side in sides}
-        self._forward = forward
-        self._inverse = {side: matrix.conj().resolve_conj() / side for side, matrix in forward.items()}
-        largest = 8 * self._L * padded[0] * padded[1] * (1 if self._order == 1 else max(1, self._L // 4))
+        largest = 8 * padded[0] * padded[1] * self._L * (1 if self._order == 1 else max(1, self._L // 4))
         self.block = max(1, _BLOCK_BYTES // largest)
 
     @staticmethod
@@ -99,18 +99,16 @@ class _Transform:
         """Coefficients in kymatio's order: the mean, each wavelet, and after each first wavelet its coarser ones."""
         x = self._padded(images).permute(1, 2, 0).contiguous()
         out[:, 0] = self._mean(x, 0).permute(2, 0, 1)
-        spectrum = self._transform(x)
         place, second = 1, 1 + self._J * self._L
         for scale in range(self._J):
-            moduli = self._moduli(spectrum, scale, 0)  # (height, width, L, images)
+            moduli = self._moduli(x, scale, 0)  # (height, width, L, images)
             out[:, place : place + self._L] = self._mean(moduli, scale).permute(3, 2, 0, 1)
             place += self._L
             coarse = self._J - 1 - scale
             if self._order == 2 and coarse:
-                first = self._transform(moduli.flatten(2))
                 pairs = out[:, second : second + coarse * self._L**2].unflatten(1, (self._L, coarse, self._L))
                 for step in range(coarse):
-                    again = self._moduli(first, scale + 1 + step, scale).unflatten(3, (self._L, -1))
+                    again = self._moduli(moduli.flatten(2), scale + 1 + step, scale).unflatten(3, (self._L, -1))
                     pairs[:, :, step] = self._mean(again, scale + 1 + step).permute(4, 3, 2, 0, 1)
                 second += coarse * self._L**2
 
@@ -122,47 +120,27 @@ class _Transform:
             images = images.index_select(dimension, torch.minimum(places, period - places))
         return images
 
-    def _moduli(self, spectrum: Tensor, scale: int, level: int) -> Tensor:
-        """|image * wavelet| at the scale's resolution, (height, width, L, images), from a spectrum at the level's."""
-        fold = 2 ** (scale - level)
+    def _moduli(self, x: Tensor, scale: int, level: int) -> Tensor:
+        """|x * wavelet| at the scale's resolution, (height, width, L, images), of x at the level's."""
+        images = x.shape[2]
         height, width = self._shapes[scale]
-        columns = torch.view_as_real(spectrum).flatten(2)
-        if fold > 1:
-            columns = columns.view(fold, height, fold, width, -1).permute(1, 3, 0, 2, 4)
-        columns = columns.reshape(height * width, fold**2, -1)
-        filtered = torch.bmm(self._waves[scale, level], columns)
-        result = torch.view_as_complex(filtered.view(height, width, self._L, -1, 2))
-        return self._back(result).abs()
-
-    def _transform(self, x: Tensor) -> Tensor:
-        """The two-dimensional Fourier transform of (height, width, images)."""
-        return self._products(x.to(torch.complex64), self._forward, torch.fft.fft2)
-
-    def _back(self, spectrum: Tensor) -> Tensor:
-        return self._products(spectrum, self._inverse, torch.fft.ifft2)
-
-    def _products(self, x: Tensor, matrices: dict[int, Tensor], otherwise: Callable[..., Tensor]) -> Tensor:
-        height, width = x.shape[:2]
-        if height not in matrices or width not in matrices:
-            return otherwise(x, dim=(0, 1))
-        down = (matrices[height] @ x.reshape(height, -1)).view(height, width, -1)
-        return torch.matmul(matrices[width], down).view(x.shape)
+        parts = 2 * 2 ** (scale - level)  # of a frequency of the result: cosine and sine of all that fold into it
+        down, across = self._analyses[scale, level]
+        spectrum = torch.matmul(across, (down @ x.flatten(1)).view(len(down), x.shape[1], images))
+        spectrum = spectrum.view(height // 2 + 1, parts, width // 2 + 1, parts * images).transpose(1, 2)
+        spectrum = spectrum.reshape(-1, parts**2, images)
+        waves = self._waves[scale, level]
+        filtered = x.new_empty(2, len(spectrum), waves.shape[2], images)
+        for wave, into in zip(waves, filtered, strict=True):
+            torch.bmm(wave, spectrum, out=into)
+        down, across = self._syntheses[scale]
+        rows = torch.matmul(across, filtered.view(height + 2, width + 2, -1))
+        response = (down @ rows.view(height + 2, -1)).view(height, width, 2, -1)
+        real, imaginary = response.unbind(2)
+        return real.square().addcmul_(imaginary, imaginary).sqrt_().view(height, width, self._L, images)
 
     def _mean(self, x: Tensor, level: int) -> Tensor:
         """Averages around every 2^J-th place, without those on the border."""
         down, across = self._means[level]
         rows = (down @ x.reshape(x.shape[0], -1)).view(len(down), x.shape[1], -1)
         return torch.matmul(across, rows).view(len(down), len(across), *x.shape[2:])
-
-
-def _by_frequency(waves: np.ndarray, fold: int) -> np.ndarray:
-    """(L, height, width) → (frequencies, L, aliases): subsampling averages frequencies that become the same."""
-    directions, height, width = waves.shape
-    folded = waves.reshape(directions, fold, height // fold, fold, width // fold)
-    return folded.transpose(2, 4, 0, 1, 3).reshape(-1, directions, fold**2) / fold**2
-
-
-def _averaging(blur: np.ndarray, step: int) -> np.ndarray:
-    """The matrix of a circular convolution with the blur, at every step-th place but the first and the last."""
-    circular = np.fft.ifft(np.fft.fft(np.eye(len(blur)), axis=0) * blur[:, None], axis=0).real
-    return circular[::step][1:-1]

@@ -23,17 +23,6 @@ def test_the_transform_is_kymatios(case: str, order: int) -> None:
     assert np.abs(found[:, -8:] - last).max() <= 1e-4 * np.abs(last).max()
 
 
-def test_large_images_by_fft_agree_with_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sordino.features import scattering
-
-    picture = torch.rand(2, 1, 40, 36)
-    by_matrices = Scattering()(picture)
-    scattering._Transform.of.cache_clear()
-    monkeypatch.setattr(scattering, "_LARGEST_MATRIX", 8)
-    assert torch.allclose(Scattering()(picture), by_matrices, atol=1e-5)
-    scattering._Transform.of.cache_clear()
-
-
 @settings(max_examples=15, deadline=None)
 @given(st.integers(1, 3), st.integers(8, 37), st.integers(8, 37), st.integers(1, 3), st.integers(1, 9))
 def test_shapes_colours_and_single_images(scales: int, height: int, width: int, colours: int, batch: int) -> None:
