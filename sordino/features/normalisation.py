@@ -1,14 +1,18 @@
 """Bringing features to one scale: within an example at no cost, or by statistics that are public or privately told."""
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from sordino.features.feature import Feature
+from sordino.features.feature import Feature, as_array
 
 _EPSILON = 1e-5
+_BLOCK = 200
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,29 @@ class Standardised(Feature):
         if len(self.mean) != len(self.variance) or not self.floor >= 0:
             raise ValueError("a mean and a variance for each channel, and a floor of at least 0, are needed")
 
+    @classmethod
+    def of_public(cls, features: NDArray[Any] | Tensor, floor: float = 0.0) -> "Standardised":
+        """By the features' own statistics, (n, K, …): the caller vouches that the examples are PUBLIC.
+
+        Guarantee: none for the examples given, so of public ones it costs nothing; private ones need `ChannelMoments`.
+        In blocks, so that features on the disk need not fit into memory.
+        """
+        if features.ndim < 2 or 0 in features.shape:
+            raise ValueError(f"expected features (n, channels, …) with something in them, not {tuple(features.shape)}")
+        count, mean, deviations = 0, np.zeros(features.shape[1]), np.zeros(features.shape[1])
+        for start in range(0, len(features), _BLOCK):
+            block = _in_double(features[start : start + _BLOCK])
+            if not np.isfinite(block).all():
+                raise ValueError(f"public features must be finite: look at rows {start} to {start + len(block) - 1}")
+            over = (0, *range(2, block.ndim))
+            new, block_mean = block[:, 0].size, block.mean(over)
+            # Merging about each block's own mean (Chan, Golub & LeVeque 1979): squares less squared means would cancel.
+            shift = block_mean - mean
+            deviations += block.var(over) * new + shift**2 * (count * new / (count + new))
+            count += new
+            mean += shift * (new / count)
+        return cls(tuple(mean.tolist()), tuple((deviations / count).tolist()), floor)
+
     def __call__(self, batch: Tensor) -> Tensor:
         if batch.shape[1] != len(self.mean):
             raise ValueError(f"there are statistics of {len(self.mean)} channels, not of {batch.shape[1]}")
@@ -46,3 +73,8 @@ class Standardised(Feature):
         variance = torch.tensor(self.variance, dtype=torch.float64).clamp(min=self.floor) + _EPSILON
         scale = (1 / variance.sqrt()).to(batch)
         return (batch - mean.to(batch).view(shape)) * scale.view(shape)
+
+
+def _in_double(block: NDArray[Any] | Tensor) -> NDArray[np.float64]:
+    # NumPy does not know all of torch's types, so a tensor is widened before it crosses over.
+    return as_array(block.double() if isinstance(block, Tensor) else block).astype(np.float64)

@@ -1,0 +1,141 @@
+"""A private quantile of one number per record, such as the median of the examples' norms (exponential mechanism)."""
+
+from bisect import bisect_right
+from itertools import accumulate
+from math import inf, isfinite, ldexp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.budget import Ledger, Pure
+from sordino.budget.events import Adjacency
+from sordino.mechanisms.streams import Stream, Streams
+
+# The answers: the middles of so many equal cells between the bounds, the same ones whatever the data.
+CELLS = 2**24
+# No weight is below exp(−64): floating point holds them all, and all cells together then weigh next to nothing.
+_FARTHEST = 64.0
+# Taken off the rate: rounding moves a log-ratio by less than half of it × ε, up to 10⁸ records and down to this ε.
+_ROUNDING, _SMALLEST_EPSILON = 1e-6, 1e-6
+# A double of at least exp(−64) times two to this is a whole number.
+_BITS = 160
+
+
+def private_quantile(
+    values: NDArray[np.floating],
+    quantile: float,
+    bounds: tuple[float, float],
+    epsilon: float,
+    ledger: Ledger,
+    what: str,
+    part: str = "train",
+    streams: Streams | None = None,
+    seeded: bool = False,
+) -> float:
+    """A number between the public bounds that about this share of the values lie below.
+
+    Guarantee: pure epsilon-DP under the ledger's adjacency, in floating point too; charged before the values are read.
+    Values beyond the bounds are cut, infinite ones too. NaN is an empty record: it counts in no rank, which a value of
+    0 does. For a scale of ratios pass logarithms. Streams that are given must be used for nothing else.
+    Reference: Smith 2011, "Privacy-preserving statistical estimation with optimal convergence rates".
+    """
+    if values.ndim != 1:
+        raise ValueError(f"a quantile takes one number per record, not an array {values.shape}")
+    check_quantile(quantile, bounds, epsilon)
+    if len(values) == 0 and ledger.terms.adjacency != "add-remove":  # there, that nobody came is private too
+        raise ValueError("a quantile needs at least one record")
+    ledger.spend(Pure(epsilon), what, part, seeded=seeded)
+    generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+    return draw_quantile(values, quantile, bounds, epsilon, ledger.terms.adjacency, generator)
+
+
+def check_quantile(quantile: float, bounds: tuple[float, float], epsilon: float) -> None:
+    """Refuse what defines no quantile, before anything is charged."""
+    if not 0 <= quantile <= 1:
+        raise ValueError(f"a quantile lies in [0, 1], not {quantile!r}")
+    low, high = bounds
+    if not (isfinite(low) and low < high and isfinite(high - low)):
+        raise ValueError(f"bounds of a quantile are two finite numbers, the lower one first, not {bounds!r}")
+    if not _SMALLEST_EPSILON <= epsilon < inf:
+        raise ValueError(f"epsilon of a quantile must be a finite number from {_SMALLEST_EPSILON:g}, not {epsilon!r}")
+
+
+def draw_quantile(
+    values: NDArray[np.floating],
+    quantile: float,
+    bounds: tuple[float, float],
+    epsilon: float,
+    adjacency: Adjacency,
+    generator: np.random.Generator,
+) -> float:
+    """The mechanism without its charge, for those that charge several at once.
+
+    A cell is drawn by whole numbers, with exactly the probability of its weight: neither which answers are possible nor
+    a rounded sum tells of the values.
+    """
+    edges, weights = cell_weights(values, quantile, bounds, epsilon, adjacency)
+    lengths: list[int] = np.diff(edges).tolist()
+    before = list(accumulate((length * weight for length, weight in zip(lengths, weights, strict=True)), initial=0))
+    place = _uniform_below(before[-1], generator)
+    piece = bisect_right(before, place) - 1
+    cell = int(edges[piece]) + (place - before[piece]) // weights[piece]
+    low, high = bounds
+    return min(high, low + (high - low) * ((cell + 0.5) / CELLS))
+
+
+def cell_weights(
+    values: NDArray[np.floating],
+    quantile: float,
+    bounds: tuple[float, float],
+    epsilon: float,
+    adjacency: Adjacency,
+) -> tuple[NDArray[np.int64], list[int]]:
+    """The law of the answer: cells edges[i] to edges[i+1] have weights[i] each, a whole number.
+
+    Of m records, b lie in cells below x and e in x's own; q·m should lie within [b, b+e], and d = max(0, b − q·m,
+    q·m − (b+e)) is how far it does not. The weight of x is exp(−εd/2Δ). Where many records share a cell, it is a good
+    answer too.
+
+    Proof of Δ, the most that d moves: a record that comes moves b − q·m by 1−q or −q, and b + e − q·m as well; one that
+    takes another value leaves q·m and moves b and b + e by at most 1; a maximum moves no further than its arguments. So
+    Δ = max(q, 1−q) under zero-out and add-remove and 1 under replace-one. The 2 stays: a record that comes brings some
+    cells nearer and others farther. Sorting values into cells, each by itself, and cutting d at a constant change none
+    of this; the number of records is not used.
+    """
+    edges, below, up_to = _pieces(_cells(values, bounds))
+    wanted = quantile * float(below[-1])
+    distance = np.maximum(0.0, np.maximum(below - wanted, wanted - up_to))
+    sensitivity = 1.0 if adjacency == "replace-one" else max(quantile, 1 - quantile)
+    rate = (1 - _ROUNDING) * epsilon / (2 * sensitivity)
+    weights = np.exp(-np.minimum(rate * distance, _FARTHEST))
+    return edges, [int(ldexp(weight, _BITS)) for weight in weights.tolist()]
+
+
+def _cells(values: NDArray[np.floating], bounds: tuple[float, float]) -> NDArray[np.int64]:
+    """The cell of each value that is one; how a value rounds concerns its own record alone."""
+    low, high = bounds
+    present = np.asarray(values, dtype=np.float64)
+    present = np.clip(present[~np.isnan(present)], low, high)
+    return np.minimum(((present - low) / (high - low) * CELLS).astype(np.int64), CELLS - 1)
+
+
+def _pieces(cells: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Cells of equal rank together: their edges, the records below each piece, and those below or in it.
+
+    Pieces alternate: a gap, which may be of no length, a cell with records in it, a gap, …, and a gap at the end.
+    """
+    taken, counts = np.unique(cells, return_counts=True)
+    ranks = np.concatenate(([0], np.cumsum(counts)))
+    edges = np.empty(2 * len(taken) + 2, dtype=np.int64)
+    edges[0], edges[1:-1:2], edges[2:-1:2], edges[-1] = 0, taken, taken + 1, CELLS
+    twice = np.repeat(ranks, 2)
+    return edges, twice[:-1], twice[1:]
+
+
+def _uniform_below(total: int, generator: np.random.Generator) -> int:
+    """A whole number from 0 to total−1, each exactly as likely: what lies beyond is drawn again."""
+    bits = total.bit_length()
+    while True:
+        drawn = int.from_bytes(generator.bytes((bits + 7) // 8), "little") >> (-bits % 8)
+        if drawn < total:
+            return drawn
