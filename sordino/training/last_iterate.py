@@ -1,0 +1,250 @@
+"""Amplification by iteration (Feldman, Mironov, Talwar & Thakurta 2018): of many noisy steps only the last is told.
+
+The data is clipped, ‖x‖ ≤ C, and not the gradients. Why the event's price holds, with z = [x; 1]:
+1. One gradient is (p − y)zᵀ, and ‖p − y‖² ≤ 2(1 − p_y)² ≤ 2: its norm is at most G = √(2(C² + 1)).
+2. One Hessian is (diag p − ppᵀ) ⊗ zzᵀ, and uᵀ(diag p − ppᵀ)u = Var_p(u) ≤ (max u − min u)²/4 ≤ ‖u‖²/2: the mean loss is
+   convex and β-smooth, β = ½(C² + 1), so a step of rate η ≤ 2/β brings no two models further apart.
+3. In units of ηG/B a step adds N(0, σ²); a record zeroed out (d = 1) or replaced (d = 2) shifts one step an epoch by d.
+4. Noise absorbs shifts (their Theorem 22): portions aₜ, of what has come in until then, cost Σ α·aₜ²/(2σ²).
+5. At place j of S, each shift but the last has S steps till the record returns, d/S a step; the last has S − j + 1. So
+   RDP(α) = α·d²/(2σ²)·[(E − 1)/S + 1/(S − j + 1)], the most at j = S, which is charged. No other portions sum to less.
+"""
+
+import hashlib
+import hmac
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.budget import Composed, Event, Iteration, Ledger, calibration, iteration
+from sordino.budget.ledger_file import partial_of
+from sordino.budget.steps import check_delta_against_n
+from sordino.mechanisms.gaussian import clip_rows, gaussian_noise
+from sordino.mechanisms.streams import Stream, Streams, data_tag, new_secret, secret_from_seed
+from sordino.training import continuity
+from sordino.training.checkpoint import whole
+from sordino.training.continuity import Continuity
+from sordino.training.fitting import BLOCKS, Progress
+from sordino.training.linear import LinearClassifier
+from sordino.training.optimisers import Weights
+from sordino.training.run import Run, RunError
+
+_HIDDEN = "iterate.safetensors"
+_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class LastIteratePlan:
+    """Passes over the records in their given order, in batches of the same size, with noise on every gradient sum.
+
+    Guarantee: the last iterate, and nothing else of the run, is the plan's `event`. A record's place must not depend
+    on what any record holds; the n % batch records at the end are never used, and nothing is told about them.
+    """
+
+    n: int
+    batch: int
+    epochs: int
+    data_clip: float
+    noise_multiplier: float
+    learning_rate: float
+
+    def __post_init__(self) -> None:
+        for name in ("n", "batch"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {getattr(self, name)!r}")
+        if self.batch > self.n:
+            raise ValueError(f"a batch of {self.batch} is more than the n={self.n} records")
+        for name in ("data_clip", "learning_rate"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-15 <= value <= 1e15:
+                raise ValueError(f"{name} must be a number from 1e-15 to 1e15, not {value!r}")
+        if self.learning_rate > largest_learning_rate(self.data_clip):
+            raise ValueError(
+                f"learning_rate {self.learning_rate:g} lets steps expand, and the last iterate would not be private: "
+                f"at data_clip {self.data_clip:g} it must be at most {largest_learning_rate(self.data_clip):.6g}"
+            )
+        _ = self.event  # checks epochs and noise
+
+    @classmethod
+    def calibrated(
+        cls,
+        *,
+        n: int,
+        batch: int,
+        epochs: int,
+        data_clip: float,
+        learning_rate: float,
+        target_epsilon: float,
+        target_delta: float,
+        before: Event | None = None,
+        adjacency: str = "zero-out",
+    ) -> "LastIteratePlan":
+        """The plan with the least noise whose price for every record meets the target, after what is spent `before`."""
+        plan = cls(n, batch, epochs, data_clip, 1.0, learning_rate)
+        check_delta_against_n(target_delta, n)
+        price = calibration.price(target_delta, adjacency, Composed(()) if before is None else before)
+        sigma = calibration.noise_multiplier(
+            lambda sigma: replace(plan, noise_multiplier=sigma).event, target_epsilon, target_delta, adjacency, price
+        )
+        return replace(plan, noise_multiplier=sigma)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.n // self.batch
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
+
+    @property
+    def gradient_bound(self) -> float:
+        """The most that one record adds to the sum of gradients, and the unit of the noise multiplier."""
+        return math.sqrt(2 * (self.data_clip**2 + 1))
+
+    @property
+    def event(self) -> Iteration:
+        return Iteration(self.epochs, self.steps_per_epoch, self.noise_multiplier)
+
+    @property
+    def claimed(self) -> Event | None:
+        """What T&B's figure charges, which holds for 99 % of the records only; None where that is all of them."""
+        ratio = iteration.rho(self.event, "zero-out") / iteration.claimed_rho(self.event, "zero-out")
+        sigma = self.noise_multiplier * math.sqrt(ratio)
+        return Iteration(self.epochs, self.steps_per_epoch, sigma) if ratio > 1 else None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def largest_learning_rate(data_clip: float) -> float:
+    """2/β: beyond it a step may bring two models further apart, and later noise no longer hides a record."""
+    return 4 / (data_clip**2 + 1)
+
+
+def fit_last_iterate(
+    run: Run,
+    plan: LastIteratePlan,
+    vectors: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    classes: int,
+    ledger: Ledger,
+    *,
+    what: str = "training",
+    part: str = "train",
+    seed: int | None = None,
+    on_progress: Progress = lambda done, total: None,
+) -> Weights:
+    """Train a linear classifier, and keep and return its last iterate; calling again loads it.
+
+    Guarantee: the plan's event, charged once and in full before the first step; a run that was stopped has told nothing
+    and stays charged. Until the end its iterates and key are in RUN/private, then they are deleted. A run that was
+    stopped goes on bit for bit; with another plan, other data or seed, or in another environment it is refused, and a
+    new run is charged anew.
+    """
+    if len(vectors) != plan.n:
+        raise RunError(f"the plan is for n={plan.n} records, the data has {len(vectors)}")
+    model = LinearClassifier(vectors, labels, classes)
+    with run.alone():
+        ledger.reload()
+        if run.model.exists():
+            weights, facts = run.read_tensors(run.model)
+            if not any(e.run == facts.get("run", "?") and e.count and e.event == plan.event for e in ledger.entries):
+                raise RunError(f"{run.model} was trained under another plan or ledger: what it cost is not in this one")
+        else:
+            bond = _bond(run, [plan.to_json(), model.facts(), what, part], model, ledger, seed)
+            number = next((i for i, entry in enumerate(ledger.entries) if entry.run == bond.run), None)
+            if number is None:
+                seeded, claimed = seed is not None, plan.claimed
+                try:
+                    number = ledger.begin(plan.event, 1, what, part, seeded=seeded, claimed=claimed, run=bond.run)
+                except ValueError:
+                    continuity.end(run)  # refused, so nothing was drawn: a cheaper plan may have the folder
+                    raise
+            ledger.raise_count(number, 1)
+            iterate = _train(run, plan, model, bond, on_progress)
+            weights = {"weight": iterate[:, :-1].float(), "bias": iterate[:, -1].float()}
+            run.write_tensors(run.model, weights, {"steps": plan.steps, "run": bond.run, "charged": 1})
+        for path in (run.private / _HIDDEN, partial_of(run.private / _HIDDEN)):
+            path.unlink(missing_ok=True)
+        continuity.end(run)
+    return weights
+
+
+def _train(run: Run, plan: LastIteratePlan, model: LinearClassifier, bond: Continuity, on_progress: Progress) -> Tensor:
+    """The last iterate, weights and bias side by side, from zeros or from where the run was stopped."""
+    vectors, labels = model.data()
+    used = plan.steps_per_epoch * plan.batch
+    inputs, targets = clipped_inputs(vectors[:used], plan.data_clip), torch.from_numpy(labels[:used])
+    done, iterate = 0, torch.zeros(model.facts()["classes"], inputs.shape[1], dtype=torch.float64)
+    if (run.private / _HIDDEN).exists():
+        kept, facts = run.read_tensors(run.private / _HIDDEN)
+        if facts.get("run") == bond.run:  # another run's is of no use, and is written over
+            done, iterate = whole(facts, "done", run), kept["iterate"]
+    block = max(1, plan.steps // BLOCKS)
+    on_progress(done, plan.steps)
+    while done < plan.steps:
+        last = min(plan.steps, (done // block + 1) * block)
+        train_steps(plan, inputs, targets, iterate, bond.streams, range(done, last))
+        run.write_tensors(run.private / _HIDDEN, {"iterate": iterate}, {"done": last, "run": bond.run})
+        done = last
+        on_progress(done, plan.steps)
+    return iterate
+
+
+def train_steps(
+    plan: LastIteratePlan, inputs: Tensor, labels: Tensor, iterate: Tensor, streams: Streams, steps: range
+) -> None:
+    """Take these steps, changing the iterate in place; in double precision, for rounding is an expansion too."""
+    deviation = plan.noise_multiplier * plan.gradient_bound
+    for step in steps:
+        batch = slice((place := step % plan.steps_per_epoch) * plan.batch, (place + 1) * plan.batch)
+        total = gradient_sum(iterate, inputs[batch].double(), labels[batch])
+        noise = gaussian_noise(streams.generator(Stream.NOISE, step), tuple(total.shape), deviation)
+        iterate -= (plan.learning_rate / plan.batch) * (total + torch.from_numpy(noise))
+
+
+def gradient_sum(iterate: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Σ (p − y)zᵀ over the inputs z: one example of norm ‖z‖ adds at most √2·‖z‖, and an input of zeros nothing."""
+    residuals = torch.softmax(inputs @ iterate.T, dim=1)
+    residuals[torch.arange(len(labels)), labels] -= 1
+    return residuals.T @ inputs
+
+
+def clipped_inputs(vectors: NDArray[np.float32], data_clip: float) -> Tensor:
+    """[x; 1] for each vector, scaled down to ‖x‖ ≤ data_clip; one that is not finite gives zeros, its 1 included."""
+    inputs = np.empty((len(vectors), vectors.shape[1] + 1), np.float32)
+    for first in range(0, len(vectors), _ROWS):
+        rows = slice(first, first + _ROWS)
+        # A little below the clip: rounded to float32, the norm is still within it.
+        inputs[rows, :-1] = clip_rows(vectors[rows].astype(np.float64), data_clip * (1 - 1e-7))
+        inputs[rows, -1] = np.isfinite(vectors[rows]).all(axis=1)
+    return torch.from_numpy(inputs)
+
+
+def _bond(run: Run, facts: list[Any], model: LinearClassifier, ledger: Ledger, seed: int | None) -> Continuity:
+    """The bond of a new run, kept before anything is drawn, or that of the stopped one if it can be repeated."""
+    known = continuity.read(run) if continuity.exists(run) else None
+    secret = bytes.fromhex(known.secret) if known else new_secret() if seed is None else secret_from_seed(seed)
+    digest = hashlib.sha256(json.dumps(["last iterate", *facts], sort_keys=True).encode()).hexdigest()
+    tag = data_tag(secret, *model.data())
+    name = hmac.new(secret, f"run {digest} {tag}".encode(), hashlib.sha256).hexdigest()[:16]
+    bond = Continuity(secret.hex(), name, seed, digest, tag, continuity.environment(), choices={}, era=0, lost=0)
+    if known is None:
+        if any(entry.run == name and entry.count for entry in ledger.entries):
+            raise RunError("the ledger already holds a run with this seed, plan and data: choose another seed")
+        continuity.keep(run, bond)
+    elif (known.plan, known.seed, known.data) != (digest, seed, tag):
+        thing = "other data" if (known.plan, known.seed) == (digest, seed) else "another plan, model, purpose or seed"
+        raise RunError(f"{run.folder} was started with {thing}: resuming it is refused")
+    elif known != bond:
+        raise RunError(
+            f"{run.folder} was started in another environment (versions, threads or processor): go on in that "
+            "environment, or start a new run, which is charged anew"
+        )
+    return bond
