@@ -20,8 +20,8 @@ def train(
     epsilon: Annotated[float, typer.Option(help="Target ε: never exceeded.", show_default=False)],
     delta: Annotated[float, typer.Option(help="Target δ, below 1/n.", show_default=False)],
     recipe: Annotated[
-        str, typer.Option(help="How to train: linear, scatter-linear, scatter-cnn, cnn, cnn-small.")
-    ] = "linear",
+        str, typer.Option(help="linear, scatter-linear, scatter-cnn, cnn, cnn-small; best: the strongest of them.")
+    ] = "best",
     seed: Annotated[
         int | None, typer.Option(help="Fix all randomness: for experiments only, it voids the privacy.")
     ] = None,

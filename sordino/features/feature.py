@@ -1,7 +1,7 @@
 """A feature is a fixed function of one example; `a >> b` is one after the other."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,14 @@ class Feature:
     Guarantee: what is told of an example is a function of that example and of public constants alone, so it costs no
     privacy. Subclasses are frozen dataclasses whose repr names every constant: what is stored is found again by it.
     """
+
+    revision: ClassVar[int] = 1
+    """To be raised with every change of the numbers: what an older revision stored is then left alone."""
+
+    @property
+    def identity(self) -> str:
+        """Equal only for features that give the same numbers."""
+        return f"{self!r} revision {self.revision}"
 
     def __call__(self, batch: Any) -> Any:
         raise NotImplementedError
@@ -26,6 +34,10 @@ class Chain(Feature):
     """Features one after the other."""
 
     steps: tuple[Feature, ...]
+
+    @property
+    def identity(self) -> str:
+        return " >> ".join(step.identity for step in self.steps)
 
     def __call__(self, batch: Any) -> Any:
         for step in self.steps:

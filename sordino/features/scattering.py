@@ -18,6 +18,7 @@ from torch import Tensor
 from sordino.features.feature import Feature
 from sordino.features.fourier import analysis, averaging, synthesis, wavelet_matrices
 from sordino.features.wavelets import bank, coarser
+from sordino.features.workers import side_by_side
 
 _BLOCK_BYTES = 2**23
 """Of the largest intermediate result: a block of images should stay in the processor's cache."""
@@ -42,18 +43,21 @@ class Scattering(Feature):
         pairs = self.J * (self.J - 1) // 2 if self.order == 2 else 0
         return 1 + self.J * self.L + pairs * self.L**2
 
-    @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         if images.ndim != 4 or min(images.shape[2:]) < 2**self.J:
             raise ValueError(
                 f"expected images (B, C, H, W) of at least {2**self.J}×{2**self.J} pixels, not {tuple(images.shape)}"
             )
         batch, colours, height, width = images.shape
-        planes = images.reshape(batch * colours, height, width).float()
+        planes = images.detach().reshape(batch * colours, height, width).float()
         transform = _Transform.of(self, (height, width), images.device)
         out = planes.new_empty(len(planes), self.channels, height >> self.J, width >> self.J)
-        for part, into in zip(planes.split(transform.block), out.split(transform.block), strict=True):
-            transform(part, into)
+
+        def describe(start: int) -> None:
+            rows = slice(start, start + transform.block)
+            transform(planes[rows], out[rows])
+
+        side_by_side(describe, range(0, len(planes), transform.block))
         return out.view(batch, colours * self.channels, *out.shape[2:])
 
 

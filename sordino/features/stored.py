@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sordino.data.places import cache_folder
 from sordino.features.feature import Feature, as_array
 
-_FORMAT = 1
+_FORMAT = 2
 _BLOCK = 500
 
 
@@ -43,7 +43,7 @@ def stored(
 
 
 def _key(feature: Feature, examples: NDArray[Any], dtype: str) -> str:
-    words = f"{_FORMAT} {version('sordino')} {feature!r} {dtype} {examples.dtype.str} {examples.shape}"
+    words = f"{_FORMAT} {version('sordino')} {feature.identity} {dtype} {examples.dtype.str} {examples.shape}"
     digest = hashlib.blake2b(words.encode(), digest_size=20)
     digest.update(np.ascontiguousarray(examples).data.cast("B") if examples.size else b"")
     return digest.hexdigest()

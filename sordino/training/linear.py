@@ -15,6 +15,7 @@ from sordino.mechanisms.streams import Streams
 from sordino.training.dpsgd import ClippedSum
 
 _LARGEST_NORM, _LEAST_FACTOR = 1e18, 1e-20
+_PIECE_BYTES = 2**22
 
 
 class LinearClassifier:
@@ -32,6 +33,7 @@ class LinearClassifier:
         # A vector that is not finite, or too large for float32 to clip exactly, has a norm of infinity and adds zero.
         norms = torch.linalg.vector_norm(self._vectors, dim=1, dtype=torch.float64).square().add(1).sqrt()
         self._norms = torch.where(norms < _LARGEST_NORM, norms, torch.inf)
+        self._held = torch.empty(max(1, _PIECE_BYTES // (4 * max(1, vectors.shape[1]))), vectors.shape[1])
         self._classes = classes
         self.parameters: dict[str, Tensor] = {}
 
@@ -67,25 +69,33 @@ class LinearClassifier:
 
         Guarantee: one example more or less moves the sum by at most l2_clip, but for rounding.
         """
-        chosen = torch.from_numpy(indices)
-        inputs, norms = self._vectors[chosen], self._norms[chosen]
+        weight, bias = (torch.zeros_like(value) for value in self.parameters.values())
+        pieces = [self._piece(rows, l2_clip, weight, bias) for rows in torch.from_numpy(indices).split(len(self._held))]
+        return ClippedSum({"weight": weight, "bias": bias}, torch.cat(pieces))
+
+    def _piece(self, rows: Tensor, l2_clip: float, weight: Tensor, bias: Tensor) -> Tensor:
+        """Adds these examples' part to the sums, and gives their gradients' norms."""
+        # Into memory that is kept, and so little that it stays in the cache: fresh pages cost more than the products.
+        inputs = torch.index_select(self._vectors, 0, rows, out=self._held[: len(rows)])
         residuals = torch.softmax(predict(self.parameters, inputs), dim=1)
         # p − 1 would lose all digits where p is nearly 1: the residuals of an example sum to zero.
-        own = torch.arange(len(chosen)), self._labels[chosen]
+        own = torch.arange(len(rows)), self._labels[rows]
         residuals[own] = 0
         residuals[own] = -residuals.sum(dim=1)
         # In double precision: squares of small residuals vanish in float32, and with them the clip of a large input.
-        gradient_norms = (norms * torch.linalg.vector_norm(residuals, dim=1, dtype=torch.float64)).float()
-        factors = (l2_clip / gradient_norms).clamp(max=1)
+        norms = (self._norms[rows] * torch.linalg.vector_norm(residuals, dim=1, dtype=torch.float64)).float()
+        factors = (l2_clip / norms).clamp(max=1)
         # A factor near the end of float32 would be rounded beyond use, and the clip with it.
-        usable = torch.isfinite(gradient_norms) & (factors > _LEAST_FACTOR)
+        usable = torch.isfinite(norms) & (factors > _LEAST_FACTOR)
         if not bool(usable.all()):
             # Zero times infinity is not zero: take unusable examples out of both factors of the product.
             inputs = torch.where(usable[:, None], inputs, 0)
             residuals = torch.where(usable[:, None], residuals, 0)
             factors = torch.where(usable, factors, 0)
         residuals *= factors[:, None]
-        return ClippedSum({"weight": residuals.T @ inputs, "bias": residuals.sum(dim=0)}, gradient_norms)
+        weight.addmm_(residuals.T, inputs)
+        bias += residuals.sum(dim=0)
+        return torch.as_tensor(norms)
 
 
 def predict(parameters: dict[str, Tensor], vectors: Tensor) -> Tensor:

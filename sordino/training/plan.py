@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.budget import Event, Ledger, Repeated, calibration, cost
+from sordino.budget import Event, Ledger, NonPrivate, Repeated, calibration, cost
 from sordino.budget.steps import check_delta_against_n, steps_for
 from sordino.data.samplers import PoissonSampler, Sampler, sampler_from_json, sampler_to_json
 from sordino.training.quantile_clip import QuantileClip
@@ -18,7 +18,8 @@ class Plan:
     Guarantee: `steps` releases of a sum of per-example gradients, each clipped to l2_clip, over the sampler's draw,
     with N(0, (noise_multiplier·l2_clip)²) added to every coordinate: the plan's `event`. With a `quantile_clip`,
     l2_clip is the first step's, and each draw also releases a noisy count; the two are one Gaussian release with the
-    `effective_noise_multiplier`, and that is what the event says. noise_multiplier stays the gradient's own.
+    `effective_noise_multiplier`, and that is what the event says. noise_multiplier stays the gradient's own. Without
+    noise (`without_noise`) there is no guarantee, and the event says that: a ledger with a target refuses it.
     """
 
     sampler: Sampler
@@ -32,8 +33,11 @@ class Plan:
             raise ValueError(f"l2_clip must be a positive finite number, not {self.l2_clip!r}")
         if type(self.steps) is not int or self.steps < 1:
             raise ValueError(f"steps must be a whole number of at least 1, not {self.steps!r}")
-        self.sampler.event(self.noise_multiplier)  # checks the noise multiplier
-        self.sampler.event(self.effective_noise_multiplier)
+        if self.noise_multiplier != 0:
+            self.sampler.event(self.noise_multiplier)  # checks the noise multiplier
+            self.sampler.event(self.effective_noise_multiplier)
+        elif self.quantile_clip is not None:
+            raise ValueError("a quantile clip needs noise: without noise give a fixed l2_clip")
 
     @classmethod
     def calibrated(
@@ -78,6 +82,11 @@ class Plan:
         own = sigma if quantile_clip is None else quantile_clip.beside(sigma)
         return cls(sampler, l2_clip, own, steps, quantile_clip)
 
+    @classmethod
+    def without_noise(cls, sampler: Sampler, l2_clip: float, epochs: float) -> "Plan":
+        """To see what noise costs in accuracy: clipped gradients without any, so ε = ∞."""
+        return cls(sampler, l2_clip, 0.0, steps_for(epochs, sampler.n, sampler.expected_batch_size))
+
     @property
     def effective_noise_multiplier(self) -> float:
         """Of all that a step releases of its draw, together."""
@@ -85,12 +94,12 @@ class Plan:
 
     @property
     def step_event(self) -> Event:
-        return self.sampler.event(self.effective_noise_multiplier)
+        return self.sampler.event(self.effective_noise_multiplier) if self.noise_multiplier else NonPrivate()
 
     @property
     def claimed_step(self) -> Event | None:
         """What others would charge for a step without proof."""
-        return self.sampler.claimed(self.effective_noise_multiplier)
+        return self.sampler.claimed(self.effective_noise_multiplier) if self.noise_multiplier else None
 
     @property
     def event(self) -> Event:

@@ -5,11 +5,10 @@ chose them by test accuracy at ε=3; for other datasets they are settings fixed 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from torch import nn
 
 from sordino import models
 from sordino.data import DataError, Facts
@@ -22,8 +21,6 @@ from sordino.features.scattering import Scattering
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.training.heads import Head, LinearHead, NetworkHead
 from sordino.training.optimisers import SGD
-
-Features = Callable[[Any], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,8 @@ class Recipe:
     tuned_on: tuple[str, ...]
     l2_clip: float = 0.1
     momentum: float = 0.9
+    slow_features: bool = False
+    """Whether they take so long that they are kept on disk."""
     least_batch: int = field(default=256, repr=False)
 
     @property
@@ -96,51 +95,66 @@ CNN = {
     "fashion-mnist": Settings(60_000, 2048, 4.0, 40),
     "cifar-10": Settings(50_000, 1024, 1.0, 30),
 }
+_SETTINGS = {"scatter-linear": SCATTER_LINEAR, "scatter-cnn": SCATTER_CNN, "cnn": CNN, "cnn-small": CNN}
+_NETWORK_FROM = 2.0
+"""The ε from which a network on scattered colour images is ahead of a linear model."""
 _SUBSETS = {"mnist-5k": "mnist"}
 _NETWORK_SHAPES = ((28, 28), (32, 32, 3))
-NAMES = ("linear", "scatter-linear", "scatter-cnn", "cnn", "cnn-small")
+NAMES = ("linear", *_SETTINGS)
+BEST = "best"
+"""Stands for whichever recipe is strongest for the data and the budget."""
 
 
 def check_name(name: str) -> str:
-    if name not in NAMES:
+    if name != BEST and name not in NAMES:
         raise ValueError(f"there is no recipe {name!r}; recipes: {', '.join(NAMES)}")
     return name
 
 
-def recipe(name: str, dataset: str, facts: Facts) -> Recipe:
-    """The recipe of this name for this dataset, from public facts alone."""
+def strongest(facts: Facts, epsilon: float) -> str:
+    """The recipe that T&B's figures and ours (docs/results.md) have ahead for such data and budget."""
+    if facts.kind != "image" or facts.value_range is None:
+        return "linear"
+    return "scatter-cnn" if facts.shape == (32, 32, 3) and epsilon >= _NETWORK_FROM else "scatter-linear"
+
+
+def recipe(name: str, dataset: str, facts: Facts, **changes: Any) -> Recipe:
+    """The recipe of this name for this dataset, from public facts alone; `changes` are to its settings."""
     check_name(name)
     if name == "linear":
-        settings = Settings(60_000, 4096, 32.0, 40.0)
+        settings = replace(Settings(60_000, 4096, 32.0, 40.0), **changes)
         return Recipe(name, _simple_features(facts), LinearHead(), settings, ("fashion-mnist",))
     if facts.kind != "image" or facts.value_range is None:
         raise DataError(f"the recipe {name!r} is for images, not for examples of kind {facts.kind}; use linear")
     colour = len(facts.shape) == 3
-    if name != "scatter-linear" and facts.shape not in _NETWORK_SHAPES:
+    known = dataset if dataset in SCATTER_LINEAR else _SUBSETS.get(dataset, "cifar-10" if colour else "fashion-mnist")
+    tuned_on = (known, *(name for name, whole in _SUBSETS.items() if whole == known))
+    settings = replace(_SETTINGS[name][known], **changes)
+    white = facts.value_range[1]
+    features: Feature = Pixels(IMAGENET_MEAN, IMAGENET_DEVIATION, white) if colour else Pixels(white=white)
+    scattered = name.startswith("scatter")
+    if scattered:
+        features = features >> Scattering()
+    if settings.groups is not None:
+        features = features >> GroupNorm(settings.groups)
+    head = LinearHead() if name == "scatter-linear" else NetworkHead(_network(name, facts))
+    return Recipe(name, features, head, settings, tuned_on, slow_features=scattered)
+
+
+def _network(name: str, facts: Facts) -> Callable[[int], nn.Module]:
+    if facts.shape not in _NETWORK_SHAPES:
         raise DataError(
             f"the recipe {name!r} has networks for grey images of 28×28 and colour images of 32×32 only, not "
             f"{'×'.join(str(side) for side in facts.shape)}; use scatter-linear"
         )
-    known = dataset if dataset in SCATTER_LINEAR else _SUBSETS.get(dataset, "cifar-10" if colour else "fashion-mnist")
-    tuned_on = (known, *(name for name, whole in _SUBSETS.items() if whole == known))
-    white = facts.value_range[1]
-    pixels = Pixels(IMAGENET_MEAN, IMAGENET_DEVIATION, white) if colour else Pixels(white=white)
-    if name == "scatter-linear":
-        settings, head = SCATTER_LINEAR[known], LinearHead()
-        return Recipe(name, _scattered(pixels, settings), head, settings, tuned_on)
-    if name == "scatter-cnn":
-        settings = SCATTER_CNN[known]
-        build = models.cifar_scatter_cnn if colour else models.mnist_scatter_cnn
-        return Recipe(name, _scattered(pixels, settings), NetworkHead(build), settings, tuned_on)
-    if name == "cnn-small" and not colour:
-        raise DataError("the recipe 'cnn-small' is for colour images; use cnn")
-    build = models.cifar_small_cnn if name == "cnn-small" else models.cifar_cnn if colour else models.mnist_cnn
-    return Recipe(name, pixels, NetworkHead(build), CNN[known], tuned_on)
-
-
-def _scattered(pixels: Feature, settings: Settings) -> Feature:
-    features = pixels >> Scattering()
-    return features >> GroupNorm(settings.groups) if settings.groups else features
+    colour = len(facts.shape) == 3
+    if name == "cnn-small":
+        if not colour:
+            raise DataError("the recipe 'cnn-small' is for colour images; use cnn")
+        return models.cifar_small_cnn
+    if name == "cnn":
+        return models.cifar_cnn if colour else models.mnist_cnn
+    return models.cifar_scatter_cnn if colour else models.mnist_scatter_cnn
 
 
 def _simple_features(facts: Facts) -> Feature:

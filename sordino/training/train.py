@@ -21,7 +21,7 @@ from sordino.training import normalising
 from sordino.training.description import Description, Request
 from sordino.training.fitting import fit
 from sordino.training.plan import Plan
-from sordino.training.recipes import Recipe, recipe
+from sordino.training.recipes import BEST, Recipe, recipe, strongest
 from sordino.training.run import Run, RunError
 
 # steps done, steps in all, ε drawn so far
@@ -40,6 +40,7 @@ def train(
     """Train, or go on with the unfinished run in `out`; returns the result that `sordino train --json` prints."""
     begun = Description.read(Run(out)) if out is not None and Run(out).started else None
     if begun is not None and out is not None:
+        request = request if request.recipe != BEST else replace(request, recipe=begun.request.recipe)
         _check_same_request(Run(out), begun, request)
     elif out is not None:
         Run(out).check_free()
@@ -50,6 +51,9 @@ def train(
     if len(dataset.train) == 0:
         raise DataError(f"{dataset.name} has no training rows on this machine (n=0): {dataset.facts.note}")
     n, classes = len(dataset.train), len(dataset.facts.classes or ())
+    if request.recipe == BEST:
+        request = replace(request, recipe=strongest(dataset.facts, request.epsilon))
+        say(f"recipe: {request.recipe}")
     chosen = recipe(request.recipe, request.dataset, dataset.facts)
 
     say(f"features of {n:,} training and {len(dataset.test):,} test examples")
@@ -107,8 +111,7 @@ def _epsilon_within(before: Event | None, plan: Plan, charged: int, delta: float
 
 
 def _features(chosen: Recipe, examples: Any, on_progress: Callable[[int], None]) -> NDArray[np.floating]:
-    """Images' features are kept on disk; those of tables are quick to compute."""
-    if isinstance(examples, np.ndarray) and len(examples) and chosen.name.startswith("scatter"):
+    if chosen.slow_features and len(examples):
         return stored(chosen.features, examples, on_progress=on_progress)
     return as_array(chosen.features(examples))
 

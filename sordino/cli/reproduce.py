@@ -1,0 +1,36 @@
+"""`sordino reproduce`: the papers' tables and figures, theirs beside ours."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="better-features.", show_default=False)],
+    item: Annotated[
+        str, typer.Argument(help="A table or figure, as in table-1 or figure-3; list: which there are.")
+    ] = "list",
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repeats of each training.", show_default=False)] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Try it out on a few records, in seconds.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="All that the paper did: for a large machine.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of a table.")] = False,
+) -> None:
+    """Reproduce a table or figure of a paper; what was trained before is not trained again."""
+    from sordino.papers.experiment import Experiment
+    from sordino.papers.records import in_words
+    from sordino.papers.reproducing import items_of, reproduce
+
+    if item == "list":
+        typer.echo("\n".join(items_of(paper)))
+        return
+    if quick and full:
+        raise typer.BadParameter("give --quick or --full, not both")
+    experiment = Experiment(seeds, full, quick, say=lambda line: typer.echo(line, err=True))
+    folder = out / "quick" if quick else out
+    record = reproduce(paper, item, experiment, folder)
+    typer.echo(json.dumps(asdict(record), ensure_ascii=False) if as_json else in_words(record))
+    typer.echo(f"record: {folder / paper / item}.json", err=True)

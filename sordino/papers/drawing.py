@@ -1,0 +1,33 @@
+"""Figures of records, as PNG."""
+
+from pathlib import Path
+
+from sordino.papers.records import Record
+
+_COLOURS = ("#0b6e99", "#d1495b", "#3a7d44", "#8e5ea2", "#e08e0b", "#555555", "#17becf", "#b5651d")
+
+
+def draw(record: Record, path: Path) -> None:
+    """One panel for each panel of the record's series, side by side."""
+    from matplotlib.figure import Figure  # half a second that other commands need not wait for
+
+    panels = list(dict.fromkeys(line.panel for line in record.series))
+    labels = list(dict.fromkeys(line.label for line in record.series))
+    figure = Figure(figsize=(4.6 * len(panels) + 0.6, 3.7), dpi=110, layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for panel, axis in zip(panels, axes, strict=True):
+        for line in (line for line in record.series if line.panel == panel):
+            colour = _COLOURS[labels.index(line.label) % len(_COLOURS)]
+            if line.published:
+                axis.plot(line.x, line.y, "x", color=colour, label=line.label, markersize=7, markeredgewidth=1.8)
+            else:
+                axis.errorbar(line.x, line.y, line.spread, marker="o", markersize=3.5, color=colour, label=line.label)
+        axis.set(title=panel, xlabel=record.x, ylabel=record.y)
+        if "x" in record.logarithmic:
+            axis.set_xscale("log")
+        if "y" in record.logarithmic:
+            axis.set_yscale("log")
+        axis.grid(alpha=0.25)
+        axis.legend(fontsize=7.5)
+    figure.suptitle(record.title, fontsize=11)
+    figure.savefig(path)

@@ -1,0 +1,41 @@
+"""`sordino reproduce` as a function: a paper's table or figure in, its record (and drawing) out."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from sordino.papers import better_features
+from sordino.papers.drawing import draw
+from sordino.papers.experiment import Experiment, Item
+from sordino.papers.records import Record, as_page
+
+PAPERS: dict[str, dict[str, Item]] = {better_features.PAPER: better_features.ITEMS}
+
+
+def items_of(paper: str) -> dict[str, Item]:
+    if paper not in PAPERS:
+        raise ValueError(f"there is no paper {paper!r}; papers: {', '.join(PAPERS)}")
+    return PAPERS[paper]
+
+
+def reproduce(paper: str, item: str, experiment: Experiment, out: Path) -> Record:
+    """Run an item's trials, as far as they were not run before, and write its record into the folder."""
+    items = items_of(paper)
+    if item not in items:
+        raise ValueError(f"{paper} has no item {item!r}; items: {', '.join(items)}")
+    record = items[item](experiment)
+    if experiment.quick:
+        record = replace(record, reduced="a trial run on a few records: its figures mean nothing")
+    elif experiment.full:
+        record = replace(record, reduced=None)
+    path = record.write(out)
+    if record.series:
+        draw(record, path.with_suffix(".png"))
+    return record
+
+
+def page(folder: Path) -> str:
+    """Everything that was recorded, in the order of the papers."""
+    paths = [folder / paper / f"{item}.json" for paper, items in PAPERS.items() for item in items]
+    found = [path for path in paths if path.exists()]
+    drawn = {path.stem for path in found if path.with_suffix(".png").exists()}
+    return as_page([Record.read(path) for path in found], drawn)

@@ -1,0 +1,244 @@
+"""One training of an experiment: all its choices in a frozen value, and its result kept on disk under them.
+
+Items that share a trial train it once, and a reproduction that was interrupted goes on where it was.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.budget import Composed, Event, Ledger, NonPrivate, Repeated, cost
+from sordino.budget.events import leaves
+from sordino.data import Dataset, load
+from sordino.data.places import cache_folder
+from sordino.data.samplers import PoissonSampler, Sampler, ShuffledSampler
+from sordino.features.feature import as_array
+from sordino.features.normalisation import Standardised
+from sordino.features.stored import stored
+from sordino.training import normalising
+from sordino.training.fitting import fit
+from sordino.training.last_iterate import LastIteratePlan, fit_last_iterate, largest_learning_rate
+from sordino.training.optimisers import Weights
+from sordino.training.plan import Plan
+from sordino.training.recipes import Recipe, recipe
+from sordino.training.run import Run
+
+_REVISION = 1
+_FEW = 5000
+"""Examples whose features are not worth keeping."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A recipe on a dataset at a budget, with whatever is varied; a seed fixes all its randomness."""
+
+    dataset: str
+    recipe: str
+    seed: int = 0
+    epsilon: float | None = 3.0
+    """None: without noise, for comparison."""
+    delta: float = 1e-5
+    settings: tuple[tuple[str, Any], ...] = ()
+    """Changes to the recipe's settings."""
+    shuffled: bool = False
+    """Batches of shuffled epochs with the noise that Poisson sampling would need: a claim, as T&B have it."""
+    records: int | None = None
+    """Train on so many records, drawn at random; δ and settings stay as they are."""
+    validation: int = 0
+    """Hold out so many training records and measure the accuracy on them, in place of the test set."""
+    test: int | None = None
+    marks: int = 1
+    """How many times the accuracy is measured along the run, at equal distances."""
+
+    def run(self, say: Say = lambda line: None, store: Path | None = None) -> dict[str, Any]:
+        """Its result: from the store, or else trained now."""
+        dataset = load(self.dataset)
+        chosen = recipe(self.recipe, self.dataset, dataset.facts, **dict(self.settings))
+        folder = (cache_folder() / "trials" if store is None else store) / self._key(chosen)
+        result = folder / "result.json"
+        if not result.exists():
+            say(f"training {self}")
+            run, begun = Run.at(folder), time.perf_counter()
+            material = _Material.of(self, chosen, dataset)
+            described = time.perf_counter()
+            found = self._train(chosen, material, run)
+            seconds = {"features": described - begun, "training": time.perf_counter() - described}
+            run.write_json(result.name, found | {"n": len(material.train_y), "seconds": seconds})
+        return dict(json.loads(result.read_text(encoding="utf-8")))
+
+    def _train(self, chosen: Recipe, material: "_Material", run: Run) -> dict[str, Any]:
+        plan = _plan(self, chosen, len(material.train_y))
+        ledger = material.ledger(self, plan.event, run)
+        material = material.standardised(self, chosen, run, ledger)
+        trainee = chosen.head.trainee(material.train_x, material.train_y, material.classes)
+        kept = run.folder / "curve.json"
+        curve: dict[str, float] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+
+        def measure(done: int, total: int) -> None:
+            if done:
+                curve[str(done)] = material.accuracy(chosen, trainee.weights())
+                run.write_json(kept.name, curve)
+
+        optimiser = chosen.optimiser(plan.sampler.n, self.epsilon or 3.0)
+        every = math.ceil(plan.steps / self.marks)
+        fit(run, plan, trainee, optimiser, ledger, seed=self.seed, checkpoint_every=every, on_progress=measure)
+
+        def price(step: Event | None, steps: int) -> dict[str, Any]:
+            return _price(material.before, None if step is None else Repeated(step, steps), self.delta)
+
+        claimed = plan.claimed_step or plan.step_event
+        return {
+            "accuracy": curve[str(plan.steps)],
+            "sound": price(plan.step_event, plan.steps),
+            "claimed": price(plan.claimed_step, plan.steps),
+            "noise_multiplier": plan.noise_multiplier,
+            "steps": plan.steps,
+            "batch": plan.sampler.expected_batch_size,
+            "learning_rate": optimiser.learning_rate,
+            "curve": [
+                {"epoch": int(step) * plan.sampler.sample_rate, "accuracy": accuracy, **price(claimed, int(step))}
+                for step, accuracy in curve.items()
+            ],
+        }
+
+    def _key(self, chosen: Recipe) -> str:
+        words = f"{_REVISION} {version('sordino')} {self!r} {chosen!r} {chosen.features.identity}"
+        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+
+    def __str__(self) -> str:
+        changed = [f"{name}={value}" for name, value in self.settings]
+        changed += ["shuffled"] if self.shuffled else []
+        changed += [f"{self.records:,} records"] if self.records else []
+        budget = "without noise" if self.epsilon is None else f"ε={self.epsilon:g}"
+        return " ".join([self.recipe, "on", self.dataset, budget, *changed, f"seed {self.seed}"])
+
+
+@dataclass(frozen=True)
+class IterationTrial(Trial):
+    """The same features by amplification by iteration: the data is clipped, and only the last iterate is told."""
+
+    data_clip: float = 1.0
+    passes: int = 10
+    batch: int = 512
+
+    def _train(self, chosen: Recipe, material: "_Material", run: Run) -> dict[str, Any]:
+        if self.epsilon is None or self.shuffled:
+            raise ValueError("iteration has noise and a fixed order: a budget is needed, and no shuffling")
+        n = len(material.train_y)
+        plan = LastIteratePlan.calibrated(
+            n=n,
+            batch=min(n, self.batch),
+            epochs=self.passes,
+            data_clip=self.data_clip,
+            learning_rate=largest_learning_rate(self.data_clip),
+            target_epsilon=self.epsilon,
+            target_delta=self.delta,
+            before=material.before,
+        )
+        ledger = material.ledger(self, plan.event, run)
+        material = material.standardised(self, chosen, run, ledger)
+        x = material.train_x.reshape(n, -1)
+        weights = fit_last_iterate(run, plan, x, material.train_y, material.classes, ledger, seed=self.seed)
+        return {
+            "accuracy": material.accuracy(chosen, weights),
+            "sound": _price(material.before, plan.event, self.delta),
+            "claimed": _price(material.before, plan.claimed, self.delta),
+            "noise_multiplier": plan.noise_multiplier,
+            "steps": plan.steps,
+            "batch": plan.batch,
+            "learning_rate": plan.learning_rate,
+        }
+
+
+@dataclass(frozen=True)
+class _Material:
+    """What a trial has in hand before it trains."""
+
+    train_x: NDArray[Any]
+    train_y: NDArray[np.int64]
+    test_x: NDArray[Any]
+    test_y: NDArray[np.int64]
+    classes: int
+    before: Event | None
+    """What the normalisation costs."""
+
+    @classmethod
+    def of(cls, trial: "Trial", chosen: Recipe, dataset: Dataset) -> "_Material":
+        order = np.random.default_rng(0).permutation(len(dataset.train))
+        held_out, train = np.sort(order[: trial.validation]), np.sort(order[trial.validation :][: trial.records])
+        examined = dataset.train if trial.validation else dataset.test
+        rows = held_out if trial.validation else np.arange(len(dataset.test))[: trial.test]
+        return cls(
+            _features(chosen, dataset.train.x, train),
+            dataset.train.y[train],
+            _features(chosen, examined.x, rows),
+            examined.y[rows],
+            len(dataset.facts.classes or ()),
+            None if chosen.moments is None else chosen.moments.event,
+        )
+
+    def standardised(self, trial: "Trial", chosen: Recipe, run: Run, ledger: Ledger) -> "_Material":
+        """With the recipe's private normalisation; without noise, by exact statistics: ε is infinite all the same."""
+        scale = None
+        if chosen.moments is not None and trial.epsilon is None:
+            scale = Standardised.of_public(self.train_x)
+        elif chosen.moments is not None:
+            scale = normalising.statistics(run, chosen.moments, self.train_x, ledger, trial.seed)
+        train_x, test_x = (normalising.standardised(scale, x) for x in (self.train_x, self.test_x))
+        return replace(self, train_x=train_x, test_x=test_x)
+
+    def accuracy(self, chosen: Recipe, weights: Weights) -> float:
+        scores = chosen.head.scores(weights, self.test_x, self.classes)
+        return float(np.mean(scores.argmax(dim=1).numpy() == self.test_y))
+
+    def ledger(self, trial: "Trial", event: Event, run: Run) -> Ledger:
+        """With the target where it can be kept: shuffled batches cost more than is claimed, and no noise costs ∞."""
+        if trial.epsilon is None or trial.shuffled:
+            return Ledger(path=run.ledger)
+        planned = [] if self.before is None else [(self.before, normalising.WHAT, "train")]
+        planned += [(event, "training", "train")]
+        return Ledger(trial.epsilon, trial.delta, path=run.ledger, planned=planned)
+
+
+def _features(chosen: Recipe, examples: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+    if not chosen.slow_features or len(rows) <= _FEW:
+        return as_array(chosen.features(examples[rows]))
+    every = stored(chosen.features, examples)
+    return every if len(rows) == len(every) else every[rows]
+
+
+def _plan(trial: Trial, chosen: Recipe, n: int) -> Plan:
+    batch, epochs = chosen.expected_batch_size(n), chosen.settings.epochs
+    sampler: Sampler = ShuffledSampler(n, batch) if trial.shuffled else PoissonSampler(n, batch)
+    if trial.epsilon is None:
+        return Plan.without_noise(sampler, chosen.l2_clip, epochs)
+    plan = Plan.calibrated(
+        n=n,
+        expected_batch_size=batch,
+        epochs=epochs,
+        target_epsilon=trial.epsilon,
+        target_delta=trial.delta,
+        l2_clip=chosen.l2_clip,
+        before=None if chosen.moments is None else chosen.moments.event,
+    )
+    return replace(plan, sampler=sampler)
+
+
+@lru_cache(maxsize=256)
+def _price(before: Event | None, event: Event | None, delta: float) -> dict[str, Any]:
+    """ε of the normalisation and the training together, and whose it is; None where there is none."""
+    if event is None or NonPrivate() in leaves(event):
+        return {"epsilon": None, "accountant": None}
+    found = cost(event if before is None else Composed((before, event)), delta)
+    return {"epsilon": found.epsilon, "accountant": found.accountant}
