@@ -46,7 +46,7 @@ data: $(INSTALLED)
 # Exact versions of everything, from a fresh environment; run after changing a range in pyproject.toml.
 constraints:
 	$(PYTHON) -m venv .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,pretrained]'
 	.venv-constraints/bin/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
 	rm -rf .venv-constraints
 

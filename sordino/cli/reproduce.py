@@ -16,6 +16,10 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(min=1, help="Repeats of each training.", show_default=False)] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Try it out on a few records, in seconds.")] = False,
     full: Annotated[bool, typer.Option("--full", help="All that the paper did: for a large machine.")] = False,
+    more: Annotated[
+        Path | None,
+        typer.Option(help="An .npz with further training examples x and labels y (figure-4).", show_default=False),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of a table.")] = False,
 ) -> None:
@@ -29,7 +33,7 @@ def reproduce(
         return
     if quick and full:
         raise typer.BadParameter("give --quick or --full, not both")
-    experiment = Experiment(seeds, full, quick, say=lambda line: typer.echo(line, err=True))
+    experiment = Experiment(seeds, full, quick, more, say=lambda line: typer.echo(line, err=True))
     folder = out / "quick" if quick else out
     record = reproduce(paper, item, experiment, folder)
     typer.echo(json.dumps(asdict(record), ensure_ascii=False) if as_json else in_words(record))

@@ -20,7 +20,7 @@ def train(
     epsilon: Annotated[float, typer.Option(help="Target ε: never exceeded.", show_default=False)],
     delta: Annotated[float, typer.Option(help="Target δ, below 1/n.", show_default=False)],
     recipe: Annotated[
-        str, typer.Option(help="linear, scatter-linear, scatter-cnn, cnn, cnn-small; best: the strongest of them.")
+        str, typer.Option(help="best, or one of scatter-linear, scatter-cnn, cnn, cnn-small, transfer-linear, linear.")
     ] = "best",
     seed: Annotated[
         int | None, typer.Option(help="Fix all randomness: for experiments only, it voids the privacy.")

@@ -8,18 +8,19 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.budget import Composed, Event, Ledger, NonPrivate, Repeated, cost
+from sordino.budget import Composed, Event, Ledger, NonPrivate, Repeated, calibration, cost
 from sordino.budget.events import leaves
-from sordino.data import Dataset, load
+from sordino.data import DataError, Dataset, load
+from sordino.data.dataset import Split, check_labels
+from sordino.data.errors import reading
 from sordino.data.places import cache_folder
 from sordino.data.samplers import PoissonSampler, Sampler, ShuffledSampler
 from sordino.features.feature import as_array
@@ -55,6 +56,8 @@ class Trial:
     """Batches of shuffled epochs with the noise that Poisson sampling would need: a claim, as T&B have it."""
     records: int | None = None
     """Train on so many records, drawn at random; δ and settings stay as they are."""
+    more: str | None = None
+    """An .npz file with further training examples x and labels y, as the dataset's."""
     validation: int = 0
     """Hold out so many training records and measure the accuracy on them, in place of the test set."""
     test: int | None = None
@@ -63,7 +66,7 @@ class Trial:
 
     def run(self, say: Say = lambda line: None, store: Path | None = None) -> dict[str, Any]:
         """Its result: from the store, or else trained now."""
-        dataset = load(self.dataset)
+        dataset = _loaded(self.dataset)
         chosen = recipe(self.recipe, self.dataset, dataset.facts, **dict(self.settings))
         folder = (cache_folder() / "trials" if store is None else store) / self._key(chosen)
         result = folder / "result.json"
@@ -78,7 +81,12 @@ class Trial:
         return dict(json.loads(result.read_text(encoding="utf-8")))
 
     def _train(self, chosen: Recipe, material: "_Material", run: Run) -> dict[str, Any]:
-        plan = _plan(self, chosen, len(material.train_y))
+        n, batch = len(material.train_y), chosen.expected_batch_size(len(material.train_y))
+        sampler: Sampler = ShuffledSampler(n, batch) if self.shuffled else PoissonSampler(n, batch)
+        plan = Plan.without_noise(sampler, chosen.l2_clip, chosen.settings.epochs)
+        if self.epsilon is not None:
+            sigma = _noise_multiplier(n, batch, plan.steps, self.epsilon, self.delta, material.before)
+            plan = replace(plan, noise_multiplier=sigma)
         ledger = material.ledger(self, plan.event, run)
         material = material.standardised(self, chosen, run, ledger)
         trainee = chosen.head.trainee(material.train_x, material.train_y, material.classes)
@@ -113,7 +121,11 @@ class Trial:
         }
 
     def _key(self, chosen: Recipe) -> str:
-        words = f"{_REVISION} {version('sordino')} {self!r} {chosen!r} {chosen.features.identity}"
+        # Only what is varied: a new field, at its default, leaves older results where they are.
+        values = [(each.name, getattr(self, each.name), each.default) for each in fields(self)]
+        varied = {name: value for name, value, usual in values if value != usual}
+        words = f"{_REVISION} {type(self).__name__} {varied} {chosen!r} {chosen.features.identity}"
+        words += "" if self.more is None else hashlib.blake2b(Path(self.more).read_bytes()).hexdigest()
         return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
 
     def __str__(self) -> str:
@@ -179,9 +191,14 @@ class _Material:
         held_out, train = np.sort(order[: trial.validation]), np.sort(order[trial.validation :][: trial.records])
         examined = dataset.train if trial.validation else dataset.test
         rows = held_out if trial.validation else np.arange(len(dataset.test))[: trial.test]
+        train_x, train_y = _features(chosen, dataset.train.x, train), dataset.train.y[train]
+        if trial.more is not None:
+            more = further_examples(trial.more, dataset)
+            more_x = _features(chosen, more.x, np.arange(len(more)))
+            train_x, train_y = np.concatenate([train_x, more_x]), np.concatenate([train_y, more.y])
         return cls(
-            _features(chosen, dataset.train.x, train),
-            dataset.train.y[train],
+            train_x,
+            train_y,
             _features(chosen, examined.x, rows),
             examined.y[rows],
             len(dataset.facts.classes or ()),
@@ -211,6 +228,18 @@ class _Material:
         return Ledger(trial.epsilon, trial.delta, path=run.ledger, planned=planned)
 
 
+def further_examples(path: str, dataset: Dataset) -> Split:
+    """More of the same kind, from the arrays x and y of an .npz file."""
+    file = Path(path)
+    with reading(file, ".npz"), np.load(file, allow_pickle=False) as content:
+        if not {"x", "y"} <= set(content.files):
+            raise DataError(f"{file} must hold the arrays x and y, not {', '.join(content.files) or 'nothing'}")
+        x, y = content["x"], content["y"]
+    if x.dtype != dataset.train.x.dtype or x.shape[1:] != dataset.facts.shape:
+        raise DataError(f"{file}: x must be {dataset.train.x.dtype} of shape (n, {dataset.facts.shape}), not {x.shape}")
+    return Split(x, check_labels(y, dataset.facts.classes or (), file))
+
+
 def _features(chosen: Recipe, examples: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
     if not chosen.slow_features or len(rows) <= _FEW:
         return as_array(chosen.features(examples[rows]))
@@ -218,21 +247,15 @@ def _features(chosen: Recipe, examples: NDArray[Any], rows: NDArray[np.int64]) -
     return every if len(rows) == len(every) else every[rows]
 
 
-def _plan(trial: Trial, chosen: Recipe, n: int) -> Plan:
-    batch, epochs = chosen.expected_batch_size(n), chosen.settings.epochs
-    sampler: Sampler = ShuffledSampler(n, batch) if trial.shuffled else PoissonSampler(n, batch)
-    if trial.epsilon is None:
-        return Plan.without_noise(sampler, chosen.l2_clip, epochs)
-    plan = Plan.calibrated(
-        n=n,
-        expected_batch_size=batch,
-        epochs=epochs,
-        target_epsilon=trial.epsilon,
-        target_delta=trial.delta,
-        l2_clip=chosen.l2_clip,
-        before=None if chosen.moments is None else chosen.moments.event,
-    )
-    return replace(plan, sampler=sampler)
+_loaded = lru_cache(maxsize=3)(load)
+
+
+@lru_cache(maxsize=256)
+def _noise_multiplier(n: int, batch: int, steps: int, epsilon: float, delta: float, before: Event | None) -> float:
+    """What Poisson sampling needs; trials that differ in other things share it."""
+    price = calibration.price(delta, before=Composed(()) if before is None else before)
+    event = PoissonSampler(n, batch).event
+    return calibration.noise_multiplier(lambda sigma: Repeated(event(sigma), steps), epsilon, delta, price_of=price)
 
 
 @lru_cache(maxsize=256)

@@ -69,7 +69,7 @@ class LinearClassifier:
 
         Guarantee: one example more or less moves the sum by at most l2_clip, but for rounding.
         """
-        weight, bias = (torch.zeros_like(value) for value in self.parameters.values())
+        weight, bias = (torch.zeros_like(self.parameters[name]) for name in ("weight", "bias"))
         pieces = [self._piece(rows, l2_clip, weight, bias) for rows in torch.from_numpy(indices).split(len(self._held))]
         return ClippedSum({"weight": weight, "bias": bias}, torch.cat(pieces))
 

@@ -17,6 +17,7 @@ from sordino.features.feature import Feature
 from sordino.features.normalisation import GroupNorm
 from sordino.features.orientation import OrientedGradients
 from sordino.features.pixels import IMAGENET_DEVIATION, IMAGENET_MEAN, Pixels
+from sordino.features.pretrained import Pretrained
 from sordino.features.scattering import Scattering
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.training.heads import Head, LinearHead, NetworkHead
@@ -95,12 +96,13 @@ CNN = {
     "fashion-mnist": Settings(60_000, 2048, 4.0, 40),
     "cifar-10": Settings(50_000, 1024, 1.0, 30),
 }
+TRANSFER = Settings(50_000, 1024, 6.0, 40)
 _SETTINGS = {"scatter-linear": SCATTER_LINEAR, "scatter-cnn": SCATTER_CNN, "cnn": CNN, "cnn-small": CNN}
 _NETWORK_FROM = 2.0
 """The ε from which a network on scattered colour images is ahead of a linear model."""
 _SUBSETS = {"mnist-5k": "mnist"}
 _NETWORK_SHAPES = ((28, 28), (32, 32, 3))
-NAMES = ("linear", *_SETTINGS)
+NAMES = ("linear", "transfer-linear", *_SETTINGS)
 BEST = "best"
 """Stands for whichever recipe is strongest for the data and the budget."""
 
@@ -126,12 +128,15 @@ def recipe(name: str, dataset: str, facts: Facts, **changes: Any) -> Recipe:
         return Recipe(name, _simple_features(facts), LinearHead(), settings, ("fashion-mnist",))
     if facts.kind != "image" or facts.value_range is None:
         raise DataError(f"the recipe {name!r} is for images, not for examples of kind {facts.kind}; use linear")
+    white = facts.value_range[1]
+    if name == "transfer-linear":
+        features: Feature = Pretrained("efficientnet-lite2", mean=127 / 255 * white, deviation=128 / 255 * white)
+        return Recipe(name, features, LinearHead(), replace(TRANSFER, **changes), ("cifar-10",), slow_features=True)
     colour = len(facts.shape) == 3
     known = dataset if dataset in SCATTER_LINEAR else _SUBSETS.get(dataset, "cifar-10" if colour else "fashion-mnist")
     tuned_on = (known, *(name for name, whole in _SUBSETS.items() if whole == known))
     settings = replace(_SETTINGS[name][known], **changes)
-    white = facts.value_range[1]
-    features: Feature = Pixels(IMAGENET_MEAN, IMAGENET_DEVIATION, white) if colour else Pixels(white=white)
+    features = Pixels(IMAGENET_MEAN, IMAGENET_DEVIATION, white) if colour else Pixels(white=white)
     scattered = name.startswith("scatter")
     if scattered:
         features = features >> Scattering()

@@ -1,0 +1,98 @@
+"""A trial is trained once, goes on after a kill, and is priced for what it does."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sordino.budget import Ledger
+from sordino.data import load
+from sordino.papers import trials
+from sordino.papers.experiment import settings
+from sordino.papers.trials import IterationTrial, Trial
+
+SMALL = Trial("digits", "scatter-linear", 1, delta=1e-4, settings=settings(epochs=6), marks=3)
+
+
+def test_a_trial_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    first = SMALL.run(said.append, tmp_path)
+    assert said == ["training scatter-linear on digits ε=3 epochs=6 seed 1"]
+    monkeypatch.setattr(Trial, "_train", None)
+    assert SMALL.run(said.append, tmp_path) == first
+    assert len(said) == 1
+    assert 2.99 < first["sound"]["epsilon"] <= 3
+    assert [point["accuracy"] for point in first["curve"]][-1] == first["accuracy"]
+    budgets = [point["epsilon"] for point in first["curve"]]
+    assert budgets == sorted(budgets)
+    assert budgets[-1] == first["sound"]["epsilon"]
+
+
+def test_the_ledger_of_a_trial_holds_its_price(tmp_path: Path) -> None:
+    trial = replace(SMALL, dataset="mnist-5k", delta=1e-5, records=2000, settings=settings(epochs=2))
+    result = trial.run(store=tmp_path)
+    (folder,) = tmp_path.iterdir()
+    ledger = Ledger.open(folder / "ledger.json")
+    assert [entry.what for entry in ledger.entries] == ["normalisation", "training"]
+    assert ledger.epsilon() == pytest.approx(result["sound"]["epsilon"], rel=1e-9)
+    assert all(entry.seeded for entry in ledger.entries)
+
+
+def test_a_trial_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = SMALL.run(store=tmp_path / "whole")
+    measured = trials._Material.accuracy
+    calls = []
+
+    def stopping(*arguments: object) -> float:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return measured(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(trials._Material, "accuracy", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        SMALL.run(store=tmp_path / "stopped")
+    gone_on = SMALL.run(store=tmp_path / "stopped")
+    assert {**gone_on, "seconds": 0} == {**whole, "seconds": 0}
+
+
+def test_without_noise_there_is_no_price(tmp_path: Path) -> None:
+    result = replace(SMALL, epsilon=None).run(store=tmp_path)
+    assert result["sound"] == {"epsilon": None, "accountant": None}
+    (folder,) = tmp_path.iterdir()
+    assert Ledger.open(folder / "ledger.json").epsilon(1e-4) == np.inf
+
+
+def test_shuffled_batches_cost_more_than_is_claimed(tmp_path: Path) -> None:
+    result = replace(SMALL, shuffled=True).run(store=tmp_path)
+    assert 2.99 < result["claimed"]["epsilon"] <= 3 < result["sound"]["epsilon"]
+
+
+def test_held_out_records_are_not_trained_on(tmp_path: Path) -> None:
+    dataset = load("digits")
+    chosen = trials.recipe("scatter-linear", "digits", dataset.facts)
+    trial = replace(SMALL, validation=300, records=500)
+    material = trials._Material.of(trial, chosen, dataset)
+    assert (len(material.train_y), len(material.test_y)) == (500, 300)
+    rows = {row.tobytes() for row in material.train_x}
+    shared = sum(row.tobytes() in rows for row in material.test_x)
+    assert shared <= 3  # the data itself has a few doubles
+    assert trial.run(store=tmp_path)["n"] == 500
+
+
+def test_iteration_stays_within_the_budget(tmp_path: Path) -> None:
+    trial = IterationTrial("digits", "scatter-linear", 0, delta=1e-4, passes=3, batch=128)
+    result = trial.run(store=tmp_path)
+    assert 2.9 < result["sound"]["epsilon"] <= 3
+    assert result["sound"]["accountant"] == "rdp"
+    with pytest.raises(ValueError, match="needed"):
+        replace(trial, epsilon=None).run(store=tmp_path)
+
+
+def test_other_settings_make_another_trial(tmp_path: Path) -> None:
+    assert (
+        SMALL.run(store=tmp_path)["learning_rate"]
+        != replace(SMALL, settings=settings(epochs=6, learning_rate=1.0)).run(store=tmp_path)["learning_rate"]
+    )
+    assert len(list(tmp_path.iterdir())) == 2
