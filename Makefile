@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 CACHE := $(if $(SORDINO_DATA),$(SORDINO_DATA),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/sordino)
 COPIES := ../shared/data
 
-.PHONY: demo test bench install data constraints clean
+.PHONY: demo test bench bench-scattering results install data constraints clean
 
 demo: data
 	@if $(BIN)/sordino data get mnist > /dev/null; then \
@@ -27,11 +27,19 @@ test: data
 bench: .venv-bench/.installed
 	.venv-bench/bin/python -m benchmarks.clipped_gradients $(BENCH)
 
+# Our scattering beside kymatio's.
+bench-scattering: .venv-bench/.installed
+	.venv-bench/bin/python -m benchmarks.scattering $(BENCH)
+
 .venv-bench/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check \
 		-c constraints.txt -r benchmarks/requirements.txt -e .
 	touch $@
+
+# The page of all records that `sordino reproduce` has written.
+results: $(INSTALLED)
+	$(BIN)/python -m sordino.papers.page results > docs/results.md
 
 install: $(INSTALLED)
 

@@ -9,7 +9,7 @@ README = Path(__file__).parent.parent / "README.md"
 
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-FIT, LOOP, OPACUS = EXAMPLES
+FIT, FEATURES, LOOP, OPACUS = EXAMPLES
 
 
 def run(example: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -22,6 +22,12 @@ def test_the_first_example_runs_as_printed(tmp_path: Path) -> None:
     assert first.returncode == again.returncode == 0, first.stderr + again.stderr
     assert first.stdout == again.stdout  # a finished run is loaded, not trained again
     assert (tmp_path / "runs" / "mine" / "model.safetensors").is_file()
+
+
+def test_features_compose_as_printed(tmp_path: Path) -> None:
+    done = run(FEATURES, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert 0.63 < float(done.stdout) < 0.64  # both moments at σ=8, δ=1e-5
 
 
 def test_the_loop_runs_as_printed_and_spends_what_it_was_given(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def table_11(experiment: Experiment) -> Record:
     rows: list[list[Cell]] = []
     for dataset, theirs in published.items():
         for recipe, figure in zip((_LINEAR, _SCATTER_CNN, _CNN), theirs, strict=True):
-            if (dataset, recipe) == ("cifar-10", _CNN) and not (experiment.full or experiment.quick):
+            if (dataset, recipe) == ("cifar-10", _CNN) and not experiment.full:
                 continue
             changes = settings(batch=512, learning_rate=_RATES[dataset][1], epochs=epochs[recipe])
             found = experiment.repeated(Trial(dataset, recipe, epsilon=None, settings=changes, marks=5))
@@ -443,7 +443,7 @@ def _budgets(experiment: Experiment, item: str, recipes: tuple[str, ...]) -> Rec
     series: list[Series] = []
     rows: list[list[Cell]] = []
     for dataset, recipe in product(_DATASETS, recipes):
-        if (dataset, recipe) == ("cifar-10", _CNN) and not (experiment.full or experiment.quick):
+        if (dataset, recipe) == ("cifar-10", _CNN) and not experiment.full:
             continue
         found = experiment.repeated(Trial(dataset, recipe, marks=_MARKS), 3 if recipe == _LINEAR else 1)
         spent = [point["epsilon"] for point in found[0]["curve"]]
@@ -464,7 +464,7 @@ def _budgets(experiment: Experiment, item: str, recipes: tuple[str, ...]) -> Rec
 
 def _convergence(experiment: Experiment, item: str, datasets: tuple[str, ...], epochs: int) -> Record:
     """With and without noise, at a low and a high learning rate."""
-    networks = (_LINEAR, _SCATTER_CNN, _CNN) if experiment.full or experiment.quick else (_LINEAR, _SCATTER_CNN)
+    networks = experiment.pick((_LINEAR, _SCATTER_CNN), (_LINEAR, _SCATTER_CNN, _CNN))
     series: list[Series] = []
     rows: list[list[Cell]] = []
     for dataset, recipe in product(datasets, networks):

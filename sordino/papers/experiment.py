@@ -24,6 +24,7 @@ class Experiment:
     store: Path | None = None
 
     def pick(self, reduced: _T, full: _T) -> _T:
+        """What to do here, or in full."""
         return full if self.full and not self.quick else reduced
 
     def seeds_of(self, reduced: int) -> range:

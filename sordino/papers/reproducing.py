@@ -6,7 +6,7 @@ from pathlib import Path
 from sordino.papers import better_features
 from sordino.papers.drawing import draw
 from sordino.papers.experiment import Experiment, Item
-from sordino.papers.records import Record, as_page
+from sordino.papers.records import Record
 
 PAPERS: dict[str, dict[str, Item]] = {better_features.PAPER: better_features.ITEMS}
 
@@ -31,11 +31,3 @@ def reproduce(paper: str, item: str, experiment: Experiment, out: Path) -> Recor
     if record.series:
         draw(record, path.with_suffix(".png"))
     return record
-
-
-def page(folder: Path) -> str:
-    """Everything that was recorded, in the order of the papers."""
-    paths = [folder / paper / f"{item}.json" for paper, items in PAPERS.items() for item in items]
-    found = [path for path in paths if path.exists()]
-    drawn = {path.stem for path in found if path.with_suffix(".png").exists()}
-    return as_page([Record.read(path) for path in found], drawn)

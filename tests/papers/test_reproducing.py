@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from sordino.papers.experiment import Experiment
+from sordino.papers.page import page
 from sordino.papers.records import Record, in_words, percent
-from sordino.papers.reproducing import PAPERS, page, reproduce
+from sordino.papers.reproducing import PAPERS, reproduce
 
 ROOT = Path(__file__).parents[2]
 ITEMS = [(paper, item) for paper, items in PAPERS.items() for item in items]
