@@ -40,6 +40,11 @@ class ThresholdQuantiles:
         """What the thresholds cost; the moments' own event comes on top."""
         return Repeated(Pure(self.epsilon), 2)
 
+    @property
+    def moments_event(self) -> Event:
+        """What the moments will cost, whatever the thresholds turn out to be."""
+        return self.moments_with(1.0, 1.0).event
+
     def moments_with(self, mean_clip: float, square_clip: float) -> ChannelMoments:
         return ChannelMoments(mean_clip, square_clip, self.noise_multiplier, self.sample_rate)
 
@@ -52,11 +57,13 @@ class ThresholdQuantiles:
         part: str = "train",
         streams: Streams | None = None,
         seeded: bool = False,
+        paid: bool = False,
     ) -> ChannelMoments:
         """How to tell the moments, from each example's means and mean squares over its places, (n, K).
 
         Charged before they are read. An example with anything non-finite counts in no rank, as it adds nothing to the
-        moments. Streams that are given must be used for nothing else: not for the moments either.
+        moments. Streams that are given must be used for nothing else: not for the moments either. `paid` repeats a
+        release that was charged and lost: only with the same streams and the same arrays, so that it shows nothing new.
         """
         if means.ndim != 2 or means.shape != squares.shape:
             raise ValueError(f"expected two arrays (n, channels), not {means.shape} and {squares.shape}")
@@ -64,7 +71,8 @@ class ThresholdQuantiles:
             raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
         if len(means) == 0:
             raise ValueError("thresholds need at least one record")
-        ledger.spend(self.event, what, part, seeded=seeded)
+        if not paid:
+            ledger.spend(self.event, what, part, seeded=seeded)
         # One generator for both: the second quantile goes on where the first one stopped.
         generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
         clips = []

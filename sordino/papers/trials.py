@@ -182,8 +182,7 @@ class _Material:
     test_x: NDArray[Any]
     test_y: NDArray[np.int64]
     classes: int
-    before: Event | None
-    """What the normalisation costs."""
+    moments: normalising.Moments | None
 
     @classmethod
     def of(cls, trial: "Trial", chosen: Recipe, dataset: Dataset) -> "_Material":
@@ -202,8 +201,12 @@ class _Material:
             _features(chosen, examined.x, rows),
             examined.y[rows],
             len(dataset.facts.classes or ()),
-            None if chosen.moments is None else chosen.moments.event,
+            chosen.moments,
         )
+
+    @property
+    def before(self) -> Event | None:
+        return normalising.spent_before(self.moments)
 
     def standardised(self, trial: "Trial", chosen: Recipe, run: Run, ledger: Ledger) -> "_Material":
         """With the recipe's private normalisation; without noise, by exact statistics: ε is infinite all the same."""
@@ -223,8 +226,7 @@ class _Material:
         """With the target where it can be kept: shuffled batches cost more than is claimed, and no noise costs ∞."""
         if trial.epsilon is None or trial.shuffled:
             return Ledger(path=run.ledger)
-        planned = [] if self.before is None else [(self.before, normalising.WHAT, "train")]
-        planned += [(event, "training", "train")]
+        planned = [*normalising.planned(self.moments), (event, "training", "train")]
         return Ledger(trial.epsilon, trial.delta, path=run.ledger, planned=planned)
 
 

@@ -8,41 +8,64 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.budget import Ledger
+from sordino.budget import Event, Ledger
+from sordino.budget.events import composed
 from sordino.features.normalisation import Standardised
 from sordino.mechanisms.moments import ChannelMoments
-from sordino.mechanisms.streams import Streams, bound_streams, data_tag, new_secret, secret_from_seed
+from sordino.mechanisms.streams import bound_streams, data_tag, new_secret, secret_from_seed
+from sordino.mechanisms.thresholds import ThresholdQuantiles
 from sordino.training.continuity import environment
 from sordino.training.run import Run, RunError
 
-WHAT = "normalisation"
+Moments = ChannelMoments | ThresholdQuantiles
+WHAT, THRESHOLDS = "normalisation", "thresholds of the normalisation"
 _KEY = "normalisation.json"
 _BLOCK = 1000
 
 
+def planned(moments: Moments | None) -> list[tuple[Event, str, str]]:
+    """What a normalisation will spend, to be announced before anything is told."""
+    if moments is None:
+        return []
+    if isinstance(moments, ThresholdQuantiles):
+        return [(moments.event, THRESHOLDS, "train"), (moments.moments_event, WHAT, "train")]
+    return [(moments.event, WHAT, "train")]
+
+
+def spent_before(moments: Moments | None) -> Event | None:
+    """The same as one event, for calibrating what comes after it."""
+    events = [event for event, *_ in planned(moments)]
+    return composed(events) if events else None
+
+
 def statistics(
-    run: Run, moments: ChannelMoments, features: NDArray[np.floating], ledger: Ledger, seed: int | None
+    run: Run, moments: Moments, features: NDArray[np.floating], ledger: Ledger, seed: int | None
 ) -> Standardised:
     """The run's statistics: those that it told before it was interrupted, or fresh ones.
 
-    Guarantee: the mechanism's (`ChannelMoments`); nothing is told twice, since what was told is kept.
+    Guarantee: the mechanisms' (`ChannelMoments`, `ThresholdQuantiles`); nothing is told twice, since what was told is
+    kept.
     """
     with run.alone():
         ledger.reload()
         if not run.normalisation.exists():
-            sums, paid = _channel_means(features), any(entry.what == WHAT for entry in ledger.entries)
-            streams = _streams(run, moments, sums, seed, paid)
-            mean, variance = moments.release(*sums, ledger, WHAT, streams=streams, seeded=seed is not None, paid=paid)
+            sums, paid = _channel_means(features), {entry.what for entry in ledger.entries} & {WHAT, THRESHOLDS}
+            secret = _secret(run, moments, sums, seed, bool(paid))
+            bond, seeded = _bond(secret, moments, sums), seed is not None
+            if isinstance(moments, ThresholdQuantiles):
+                streams = bound_streams(secret, bond | {"for": THRESHOLDS})
+                once = THRESHOLDS in paid
+                moments = moments.release(*sums, ledger, THRESHOLDS, streams=streams, seeded=seeded, paid=once)
+            streams = bound_streams(secret, bond)
+            mean, variance = moments.release(*sums, ledger, WHAT, streams=streams, seeded=seeded, paid=WHAT in paid)
             told = {"mean": torch.from_numpy(mean), "variance": torch.from_numpy(variance)}
             run.write_tensors(run.normalisation, told, {"floor": moments.noise_of_mean_square(len(features))})
         (run.private / _KEY).unlink(missing_ok=True)
         return read(run)
 
 
-def _streams(
-    run: Run, moments: ChannelMoments, sums: tuple[NDArray[np.float64], ...], seed: int | None, paid: bool
-) -> Streams:
-    """The noise of the statistics, under a key that is kept until they are.
+def _secret(run: Run, moments: Moments, sums: tuple[NDArray[np.float64], ...], seed: int | None, paid: bool) -> bytes:
+    """Of the noise of the statistics, under a key that is kept until they are.
 
     A run that was killed in between repeats them bit for bit, which shows nothing new, or not at all.
     """
@@ -53,13 +76,13 @@ def _streams(
                 f"the run in {run.folder} was stopped between paying for its statistics and keeping them, with other "
                 "data or in another environment: begin a new run"
             )
-    else:
-        secret = new_secret() if seed is None else secret_from_seed(seed)
-        run.write_private(_KEY, _bond(secret, moments, sums))
-    return bound_streams(secret, _bond(secret, moments, sums))
+        return secret
+    secret = new_secret() if seed is None else secret_from_seed(seed)
+    run.write_private(_KEY, _bond(secret, moments, sums))
+    return secret
 
 
-def _kept_secret(run: Run, moments: ChannelMoments, sums: tuple[NDArray[np.float64], ...]) -> bytes | None:
+def _kept_secret(run: Run, moments: Moments, sums: tuple[NDArray[np.float64], ...]) -> bytes | None:
     """The key of a release that was paid for, if all that it is bound to is as it was."""
     try:
         kept = json.loads((run.private / _KEY).read_text())
@@ -69,7 +92,7 @@ def _kept_secret(run: Run, moments: ChannelMoments, sums: tuple[NDArray[np.float
     return secret if kept == _bond(secret, moments, sums) else None
 
 
-def _bond(secret: bytes, moments: ChannelMoments, sums: tuple[NDArray[np.float64], ...]) -> dict[str, Any]:
+def _bond(secret: bytes, moments: Moments, sums: tuple[NDArray[np.float64], ...]) -> dict[str, Any]:
     return {
         "secret": secret.hex(),
         "moments": repr(moments),

@@ -20,6 +20,7 @@ from sordino.features.pixels import IMAGENET_DEVIATION, IMAGENET_MEAN, Pixels
 from sordino.features.pretrained import Pretrained
 from sordino.features.scattering import Scattering
 from sordino.mechanisms.moments import ChannelMoments
+from sordino.mechanisms.thresholds import ThresholdQuantiles
 from sordino.training.heads import Head, LinearHead, NetworkHead
 from sordino.training.optimisers import SGD
 
@@ -33,7 +34,7 @@ class Settings:
     learning_rate: float
     epochs: float
     groups: int | None = None
-    moments: ChannelMoments | None = None
+    moments: ChannelMoments | ThresholdQuantiles | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Recipe:
     least_batch: int = field(default=256, repr=False)
 
     @property
-    def moments(self) -> ChannelMoments | None:
+    def moments(self) -> ChannelMoments | ThresholdQuantiles | None:
         """Private normalisation of the features, if any."""
         return self.settings.moments
 

@@ -60,7 +60,7 @@ def train(
     total = n + len(dataset.test)
     train_x = _features(chosen, dataset.train.x, lambda done: on_features(done, total))
     test_x = _features(chosen, dataset.test.x, lambda done: on_features(n + done, total))
-    before = None if chosen.moments is None else chosen.moments.event
+    before = normalising.spent_before(chosen.moments)
     if begun is None or out is None:
         plan = Plan.calibrated(
             n=n,
@@ -79,8 +79,7 @@ def train(
         if not run.ledger.exists() and any(path.exists() for path in (run.checkpoint, run.model, run.normalisation)):
             raise RunError(f"{run.folder} has results but no ledger: what they cost is lost; restore ledger.json")
     say(f"run folder: {run.folder}")
-    planned = [(before, normalising.WHAT, "train")] if before is not None else []
-    planned = [*planned, (plan.event, "training", "train")]
+    planned = [*normalising.planned(chosen.moments), (plan.event, "training", "train")]
     ledger = Ledger(request.epsilon, request.delta, path=run.ledger, planned=planned)
     scale = None
     if chosen.moments is not None:

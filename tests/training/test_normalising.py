@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.budget import Ledger
+from sordino.budget import Ledger, cost
 from sordino.mechanisms.moments import ChannelMoments
+from sordino.mechanisms.thresholds import ThresholdQuantiles
 from sordino.training import Run, normalising
 from sordino.training.run import RunError
 
@@ -80,3 +81,40 @@ def test_what_comes_out_is_near_mean_zero_and_variance_one(tmp_path: Path) -> No
     assert np.abs(found.mean((0, 2, 3))).max() < 0.05
     assert np.abs(found.var((0, 2, 3)) - 1).max() < 0.1
     assert np.array_equal(normalising.standardised(None, features()), features())
+
+
+THRESHOLDS = ThresholdQuantiles((0.1, 10.0), (0.1, 100.0), epsilon=0.5, noise_multiplier=2.0)
+
+
+def test_thresholds_by_private_quantiles_are_planned_and_charged_beside_the_moments(tmp_path: Path) -> None:
+    ledger = Ledger(8.0, 1e-5, planned=normalising.planned(THRESHOLDS))
+    scale = normalising.statistics(Run.at(tmp_path), THRESHOLDS, features(), ledger, seed=None)
+    assert [entry.what for entry in ledger.entries] == [normalising.THRESHOLDS, normalising.WHAT]
+    assert not ledger.adaptive
+    spent = normalising.spent_before(THRESHOLDS)
+    assert spent is not None
+    assert ledger.epsilon() == pytest.approx(cost(spent, 1e-5).epsilon, rel=1e-9)
+    # The median norm of an example's mean squares is about 7.5, and half of the examples are cut to it.
+    assert 0.5 < scale.floor / (2.0 * 7.5 / 2500) < 2
+    found = normalising.standardised(scale, features())
+    assert np.abs(found.mean((0, 2, 3))).max() < 0.5
+
+
+def test_a_run_killed_after_its_thresholds_repeats_them_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = normalising.statistics(Run.at(tmp_path / "whole"), THRESHOLDS, features(), Ledger(), seed=5)
+    run, ledger = Run.at(tmp_path / "killed"), Ledger()
+    with monkeypatch.context() as patched:
+        patched.setattr(ChannelMoments, "release", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            normalising.statistics(run, THRESHOLDS, features(), ledger, seed=5)
+    assert [entry.what for entry in ledger.entries] == [normalising.THRESHOLDS]
+    with pytest.raises(RunError, match="begin a new run"):
+        normalising.statistics(run, THRESHOLDS, features()[::-1], ledger, seed=5)
+    assert normalising.statistics(run, THRESHOLDS, features(), ledger, seed=5) == whole
+    assert [entry.what for entry in ledger.entries] == [normalising.THRESHOLDS, normalising.WHAT]
+
+
+def _killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
