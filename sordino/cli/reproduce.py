@@ -15,7 +15,7 @@ def reproduce(
     ] = "list",
     seeds: Annotated[int | None, typer.Option(min=1, help="Repeats of each training.", show_default=False)] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Try it out on a few records, in seconds.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="All that the paper did: for a large machine.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="As much as the paper did: for a large machine.")] = False,
     more: Annotated[
         Path | None,
         typer.Option(help="An .npz with further training examples x and labels y (figure-4).", show_default=False),

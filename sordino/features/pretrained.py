@@ -62,7 +62,7 @@ _PUBLISHED = {
 class Pretrained(Feature):
     """Images (N, H, W) or (N, H, W, 3) in uint8 → float32 (N, 1280), by a network with ImageNet's weights.
 
-    Images are resized to `side` × `side` as Pillow's bicubic filter does (without its rounding to whole grey values)
+    Images are resized to `side` × `side` by Pillow's bicubic filter, without its rounding and cutting to grey values,
     and standardised by the constants that EfficientNet-Lite was trained with, (x − 127)/128. It was published for sides
     of 224 (lite0), 240 (lite1) and 260 (lite2).
 

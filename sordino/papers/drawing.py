@@ -17,11 +17,11 @@ def draw(record: Record, path: Path) -> None:
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for panel, axis in zip(panels, axes, strict=True):
         for line in (line for line in record.series if line.panel == panel):
-            colour = _COLOURS[labels.index(line.label) % len(_COLOURS)]
-            if line.published:
-                axis.plot(line.x, line.y, "x", color=colour, label=line.label, markersize=7, markeredgewidth=1.8)
+            look = {"color": _COLOURS[labels.index(line.label) % len(_COLOURS)], "label": line.label}
+            if line.points:
+                axis.plot(line.x, line.y, "x", markersize=7, markeredgewidth=1.8, **look)
             else:
-                axis.errorbar(line.x, line.y, line.spread, marker="o", markersize=3.5, color=colour, label=line.label)
+                axis.errorbar(line.x, line.y, line.spread or None, marker="o", markersize=3.5, **look)
         axis.set(title=panel, xlabel=record.x, ylabel=record.y)
         if "x" in record.logarithmic:
             axis.set_xscale("log")

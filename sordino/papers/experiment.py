@@ -1,7 +1,7 @@
 """What every item of every paper is given: how much to do, and a way to run its trials."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,6 +9,7 @@ from sordino.papers.records import Record
 from sordino.papers.trials import Say, Trial
 
 _T = TypeVar("_T")
+_SEEDS = 5
 
 
 @dataclass(frozen=True)
@@ -22,19 +23,30 @@ class Experiment:
     """Further training examples that the user has, for items about more data."""
     say: Say = lambda line: None
     store: Path | None = None
+    ran: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What every trial found, for the record."""
 
     def pick(self, reduced: _T, full: _T) -> _T:
         """What to do here, or in full."""
         return full if self.full and not self.quick else reduced
 
     def seeds_of(self, reduced: int) -> range:
-        return range(1 if self.quick else self.seeds or self.pick(reduced, 5))
+        return range(1 if self.quick else self.seeds or self.pick(reduced, _SEEDS))
+
+    def shortfall(self, here: str = "", always: str = "", **seeds: int) -> str | None:
+        """What an item lacks of the paper's own: always, when reduced, and in repeats, of which they have five."""
+        counts = {what.replace("_", " "): len(self.seeds_of(count)) for what, count in seeds.items()}
+        few = [f"{count} seed{'s' * (count > 1)} for {what}" for what, count in counts.items() if count < _SEEDS]
+        reasons = [always, "" if self.full else here, f"{' and '.join(few)}, not {_SEEDS}" if few else ""]
+        return "; ".join(reason for reason in reasons if reason) or None
 
     def run(self, trial: Trial) -> dict[str, Any]:
-        return (_few(trial) if self.quick else trial).run(self.say, self.store)
+        result = (_few(trial) if self.quick else trial).run(self.say, self.store)
+        self.ran[result["trial"]] = {name: value for name, value in result.items() if name != "curve"}
+        return result
 
     def repeated(self, trial: Trial, seeds: int = 1) -> list[dict[str, Any]]:
-        """The trial under each of so many seeds, or of five in full."""
+        """The trial under each of so many seeds, or in full of as many as the paper has."""
         return [self.run(replace(trial, seed=seed)) for seed in self.seeds_of(seeds)]
 
 
@@ -44,12 +56,6 @@ Item = Callable[[Experiment], Record]
 def settings(**changes: Any) -> tuple[tuple[str, Any], ...]:
     """Changes to a recipe's settings, in an order of their own: equal changes make equal trials."""
     return tuple(sorted(changes.items()))
-
-
-def average(results: Iterable[dict[str, Any]]) -> list[float]:
-    """Along their curves, the mean accuracy in per cent."""
-    curves = [[100 * point["accuracy"] for point in result["curve"]] for result in results]
-    return [sum(points) / len(points) for points in zip(*curves, strict=True)]
 
 
 def _few(trial: Trial) -> Trial:

@@ -18,7 +18,7 @@ def page(folder: Path) -> str:
 
 def _section(record: Record, drawn: bool) -> list[str]:
     lines = ["", f"## {record.paper}, {record.item.replace('-', ' ')}: {record.title}", ""]
-    lines += [f"- {note}." for note in record.notes]
+    lines += [f"- {note}." for note in [*record.notes, *([record.tuning] if record.tuning else [])]]
     if record.reduced:
         command = f"sordino reproduce {record.paper} {record.item} --full"
         lines.append(f"- Reduced: {record.reduced}. In full, on a larger machine: `{command}`.")

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 Cell = str | float | int | None
 
@@ -20,10 +21,24 @@ class Series:
     x: list[float]
     y: list[float]
     panel: str = ""
-    spread: list[float] | None = None
-    """Standard deviations."""
-    published: bool = False
-    """Figures of the paper, drawn as points."""
+    spread: list[float] = field(default_factory=list)
+    """Standard deviations over seeds, where there are several."""
+    points: bool = False
+    """Drawn apart: the paper's figures, or what they are compared with."""
+
+    def add(self, x: float, shares: list[float]) -> None:
+        """Their mean in per cent, and their standard deviation."""
+        self.x.append(x)
+        self.y.append(100 * mean(shares))
+        self.spread.append(100 * stdev(shares) if len(shares) > 1 else 0.0)
+
+    @classmethod
+    def along(cls, results: list[dict[str, Any]], label: str, panel: str, place: str) -> "Series":
+        """The accuracy along the runs of one trial under several seeds, by "epoch" or "epsilon"."""
+        line = cls(label, [], [], panel)
+        for points in zip(*(result["curve"] for result in results), strict=True):
+            line.add(points[0][place], [point["accuracy"] for point in points])
+        return line
 
 
 @dataclass
@@ -38,11 +53,15 @@ class Record:
     notes: list[str] = field(default_factory=list)
     reduced: str | None = None
     """How it falls short of the paper's own experiment."""
+    tuning: str = ""
+    """Where the settings come from, and whether choosing them is counted."""
     x: str = ""
     y: str = ""
     logarithmic: str = ""
     """Axes on a scale of ratios: "", "x" or "xy"."""
     series: list[Series] = field(default_factory=list)
+    trials: list[dict[str, Any]] = field(default_factory=list)
+    """Plan, price and outcome of every training behind the rows."""
     made: dict[str, str] = field(default_factory=lambda: _circumstances())
 
     def write(self, folder: Path) -> Path:
@@ -74,7 +93,7 @@ def in_words(record: Record) -> str:
     lines = [record.columns, *[[as_text(cell) for cell in row] for row in record.rows]]
     widths = [max(len(line[place]) for line in lines) for place in range(len(record.columns))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    notes = [*([f"reduced: {record.reduced}"] if record.reduced else []), *record.notes]
+    notes = [*record.notes, *([f"Reduced: {record.reduced}"] if record.reduced else [])]
     return "\n".join([record.title, "", *table, "", *notes])
 
 

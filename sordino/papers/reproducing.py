@@ -22,11 +22,9 @@ def reproduce(paper: str, item: str, experiment: Experiment, out: Path) -> Recor
     items = items_of(paper)
     if item not in items:
         raise ValueError(f"{paper} has no item {item!r}; items: {', '.join(items)}")
-    record = items[item](experiment)
+    record = replace(items[item](experiment), trials=list(experiment.ran.values()))
     if experiment.quick:
-        record = replace(record, reduced="a trial run on a few records: its figures mean nothing")
-    elif experiment.full:
-        record = replace(record, reduced=None)
+        record = replace(record, reduced="tried out on a few records: its figures mean nothing")
     path = record.write(out)
     if record.series:
         draw(record, path.with_suffix(".png"))

@@ -6,6 +6,7 @@ Items that share a trial train it once, and a reproduction that was interrupted 
 import hashlib
 import json
 import math
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -27,15 +28,17 @@ from sordino.features.feature import as_array
 from sordino.features.normalisation import Standardised
 from sordino.features.stored import stored
 from sordino.training import normalising
+from sordino.training.checkpoint import Checkpoint
 from sordino.training.fitting import fit
 from sordino.training.last_iterate import LastIteratePlan, fit_last_iterate, largest_learning_rate
 from sordino.training.optimisers import Weights
 from sordino.training.plan import Plan
 from sordino.training.recipes import Recipe, recipe
-from sordino.training.run import Run
+from sordino.training.run import Run, RunError
 
-_REVISION = 1
-_FEW = 5000
+_REVISION = 2
+_CHECKPOINTS = 10
+_FEW = 1000
 """Examples whose features are not worth keeping."""
 Say = Callable[[str], None]
 
@@ -59,7 +62,7 @@ class Trial:
     more: str | None = None
     """An .npz file with further training examples x and labels y, as the dataset's."""
     validation: int = 0
-    """Hold out so many training records and measure the accuracy on them, in place of the test set."""
+    """Hold out so many training records and measure the accuracy on them: to choose settings, which is not counted."""
     test: int | None = None
     marks: int = 1
     """How many times the accuracy is measured along the run, at equal distances."""
@@ -68,17 +71,28 @@ class Trial:
         """Its result: from the store, or else trained now."""
         dataset = _loaded(self.dataset)
         chosen = recipe(self.recipe, self.dataset, dataset.facts, **dict(self.settings))
-        folder = (cache_folder() / "trials" if store is None else store) / self._key(chosen)
+        folder = (cache_folder() / "trials" if store is None else store) / self._key(chosen, dataset)
         result = folder / "result.json"
         if not result.exists():
             say(f"training {self}")
-            run, begun = Run.at(folder), time.perf_counter()
-            material = _Material.of(self, chosen, dataset)
-            described = time.perf_counter()
-            found = self._train(chosen, material, run)
-            seconds = {"features": described - begun, "training": time.perf_counter() - described}
-            run.write_json(result.name, found | {"n": len(material.train_y), "seconds": seconds})
-        return dict(json.loads(result.read_text(encoding="utf-8")))
+            try:
+                found = self._result(chosen, dataset, Run.at(folder))
+            except RunError:  # begun in another environment: nothing of it was told to anyone, so it starts anew
+                shutil.rmtree(folder)
+                found = self._result(chosen, dataset, Run.at(folder))
+            Run.at(folder).write_json(result.name, found)
+        try:
+            return dict(json.loads(result.read_text(encoding="utf-8")))
+        except ValueError:
+            raise ValueError(f"{result} is damaged: delete its folder, and the trial is trained again") from None
+
+    def _result(self, chosen: Recipe, dataset: Dataset, run: Run) -> dict[str, Any]:
+        begun = time.perf_counter()
+        material = _Material.of(self, chosen, dataset)
+        described = time.perf_counter()
+        found = self._train(chosen, material, run)
+        seconds = {"features": described - begun, "training": time.perf_counter() - described}
+        return found | {"trial": str(self), "n": len(material.train_y), "seconds": seconds}
 
     def _train(self, chosen: Recipe, material: "_Material", run: Run) -> dict[str, Any]:
         n, batch = len(material.train_y), chosen.expected_batch_size(len(material.train_y))
@@ -86,45 +100,55 @@ class Trial:
         plan = Plan.without_noise(sampler, chosen.l2_clip, chosen.settings.epochs)
         if self.epsilon is not None:
             sigma = _noise_multiplier(n, batch, plan.steps, self.epsilon, self.delta, material.before)
-            plan = replace(plan, noise_multiplier=sigma)
+            plan = replace(plan, noise_multiplier=sigma, private=True)
         ledger = material.ledger(self, plan.event, run)
         material = material.standardised(self, chosen, run, ledger)
         trainee = chosen.head.trainee(material.train_x, material.train_y, material.classes)
+        blocks = math.ceil(_CHECKPOINTS / self.marks)
+        block = math.ceil(plan.steps / (self.marks * blocks))
         kept = run.folder / "curve.json"
         curve: dict[str, float] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
 
         def measure(done: int, total: int) -> None:
-            if done:
-                curve[str(done)] = material.accuracy(chosen, trainee.weights())
+            if done and (done % (block * blocks) == 0 or done == total):
+                now = Checkpoint.read(run)
+                weights = trainee.weights() if now is None else now.weights | (now.standing.average or {})
+                curve[str(done)] = material.accuracy(chosen, weights)
                 run.write_json(kept.name, curve)
 
-        optimiser = chosen.optimiser(plan.sampler.n, self.epsilon or 3.0)
-        every = math.ceil(plan.steps / self.marks)
-        fit(run, plan, trainee, optimiser, ledger, seed=self.seed, checkpoint_every=every, on_progress=measure)
+        optimiser, averaging = chosen.optimiser(n, self.epsilon or 3.0), chosen.averaging(plan.steps)
+        done = fit(
+            *(run, plan, trainee, optimiser, ledger),
+            averaging=averaging,
+            seed=self.seed,
+            checkpoint_every=block,
+            on_progress=measure,
+        )
+        if str(done) not in curve:  # stopped between the last step and its measurement
+            measure(done, done)
 
         def price(step: Event | None, steps: int) -> dict[str, Any]:
             return _price(material.before, None if step is None else Repeated(step, steps), self.delta)
 
-        claimed = plan.claimed_step or plan.step_event
         return {
-            "accuracy": curve[str(plan.steps)],
+            "accuracy": curve[str(done)],
             "sound": price(plan.step_event, plan.steps),
             "claimed": price(plan.claimed_step, plan.steps),
             "noise_multiplier": plan.noise_multiplier,
-            "steps": plan.steps,
-            "batch": plan.sampler.expected_batch_size,
+            "steps": done,
+            "batch": batch,
             "learning_rate": optimiser.learning_rate,
             "curve": [
-                {"epoch": int(step) * plan.sampler.sample_rate, "accuracy": accuracy, **price(claimed, int(step))}
-                for step, accuracy in curve.items()
+                {"epoch": int(step) * sampler.sample_rate, "accuracy": share, **price(plan.step_event, int(step))}
+                for step, share in curve.items()
             ],
         }
 
-    def _key(self, chosen: Recipe) -> str:
-        # Only what is varied: a new field, at its default, leaves older results where they are.
+    def _key(self, chosen: Recipe, dataset: Dataset) -> str:
+        """Of all that decides the result; a change of code that does, too, or of a default, raises the revision."""
         values = [(each.name, getattr(self, each.name), each.default) for each in fields(self)]
         varied = {name: value for name, value, usual in values if value != usual}
-        words = f"{_REVISION} {type(self).__name__} {varied} {chosen!r} {chosen.features.identity}"
+        words = f"{_REVISION} {type(self).__name__} {varied} {chosen!r} {chosen.features.identity} {dataset.facts!r}"
         words += "" if self.more is None else hashlib.blake2b(Path(self.more).read_bytes()).hexdigest()
         return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
 
@@ -132,6 +156,7 @@ class Trial:
         changed = [f"{name}={value}" for name, value in self.settings]
         changed += ["shuffled"] if self.shuffled else []
         changed += [f"{self.records:,} records"] if self.records else []
+        changed += [f"{self.validation:,} held out"] if self.validation else []
         budget = "without noise" if self.epsilon is None else f"ε={self.epsilon:g}"
         return " ".join([self.recipe, "on", self.dataset, budget, *changed, f"seed {self.seed}"])
 
@@ -209,7 +234,7 @@ class _Material:
         return normalising.spent_before(self.moments)
 
     def standardised(self, trial: "Trial", chosen: Recipe, run: Run, ledger: Ledger) -> "_Material":
-        """With the recipe's private normalisation; without noise, by exact statistics: ε is infinite all the same."""
+        """By the recipe's private normalisation; without noise, by exact statistics, since ε is infinite anyway."""
         scale = None
         if chosen.moments is not None and trial.epsilon is None:
             scale = Standardised.of_public(self.train_x)
@@ -238,7 +263,8 @@ def further_examples(path: str, dataset: Dataset) -> Split:
             raise DataError(f"{file} must hold the arrays x and y, not {', '.join(content.files) or 'nothing'}")
         x, y = content["x"], content["y"]
     if x.dtype != dataset.train.x.dtype or x.shape[1:] != dataset.facts.shape:
-        raise DataError(f"{file}: x must be {dataset.train.x.dtype} of shape (n, {dataset.facts.shape}), not {x.shape}")
+        wanted = f"{dataset.train.x.dtype} of shape {('n', *dataset.facts.shape)}"
+        raise DataError(f"{file}: x must be {wanted}, not {x.dtype} of shape {x.shape}")
     return Split(x, check_labels(y, dataset.facts.classes or (), file))
 
 

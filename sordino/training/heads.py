@@ -50,7 +50,7 @@ class NetworkHead:
     build: Callable[[int], nn.Module]
 
     def __repr__(self) -> str:
-        return f"NetworkHead({self.build.__name__})"  # without the function's address, which changes
+        return f"NetworkHead({getattr(self.build, '__name__', self.build)})"  # not its address, which changes
 
     def trainee(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> Trainee:
         return ModuleTrainee(partial(self.build, classes), cross_entropy, x, y)

@@ -27,17 +27,19 @@ class Plan:
     noise_multiplier: float
     steps: int
     quantile_clip: QuantileClip | None = None
+    private: bool = True
+    """False only of a plan that is `without_noise`."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.l2_clip, int | float) and 0 < self.l2_clip < math.inf):
             raise ValueError(f"l2_clip must be a positive finite number, not {self.l2_clip!r}")
         if type(self.steps) is not int or self.steps < 1:
             raise ValueError(f"steps must be a whole number of at least 1, not {self.steps!r}")
-        if self.noise_multiplier != 0:
+        if self.private:
             self.sampler.event(self.noise_multiplier)  # checks the noise multiplier
             self.sampler.event(self.effective_noise_multiplier)
-        elif self.quantile_clip is not None:
-            raise ValueError("a quantile clip needs noise: without noise give a fixed l2_clip")
+        elif self.noise_multiplier != 0 or self.quantile_clip is not None:
+            raise ValueError("a plan without noise has a noise multiplier of 0 and a fixed l2_clip")
 
     @classmethod
     def calibrated(
@@ -85,7 +87,7 @@ class Plan:
     @classmethod
     def without_noise(cls, sampler: Sampler, l2_clip: float, epochs: float) -> "Plan":
         """To see what noise costs in accuracy: clipped gradients without any, so ε = ∞."""
-        return cls(sampler, l2_clip, 0.0, steps_for(epochs, sampler.n, sampler.expected_batch_size))
+        return cls(sampler, l2_clip, 0.0, steps_for(epochs, sampler.n, sampler.expected_batch_size), private=False)
 
     @property
     def effective_noise_multiplier(self) -> float:
@@ -94,12 +96,12 @@ class Plan:
 
     @property
     def step_event(self) -> Event:
-        return self.sampler.event(self.effective_noise_multiplier) if self.noise_multiplier else NonPrivate()
+        return self.sampler.event(self.effective_noise_multiplier) if self.private else NonPrivate()
 
     @property
     def claimed_step(self) -> Event | None:
         """What others would charge for a step without proof."""
-        return self.sampler.claimed(self.effective_noise_multiplier) if self.noise_multiplier else None
+        return self.sampler.claimed(self.effective_noise_multiplier) if self.private else None
 
     @property
     def event(self) -> Event:
@@ -116,6 +118,7 @@ class Plan:
             "noise_multiplier": self.noise_multiplier,
             "steps": self.steps,
             "quantile_clip": None if self.quantile_clip is None else self.quantile_clip.to_json(),
+            "private": self.private,
         }
 
     @classmethod
@@ -126,6 +129,7 @@ class Plan:
             document["noise_multiplier"],
             document["steps"],
             None if document["quantile_clip"] is None else QuantileClip(**document["quantile_clip"]),
+            document["private"],
         )
 
 

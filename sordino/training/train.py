@@ -91,7 +91,8 @@ def train(
         on_progress(done, total, _epsilon_within(before, plan, charged, request.delta))
 
     optimiser = chosen.optimiser(n, request.epsilon)
-    trained = fit(run, plan, trainee, optimiser, ledger, seed=request.seed, on_progress=report)
+    averaging = chosen.averaging(plan.steps)
+    trained = fit(run, plan, trainee, optimiser, ledger, averaging=averaging, seed=request.seed, on_progress=report)
     scores = chosen.head.scores(trainee.weights(), normalising.standardised(scale, test_x), classes)
     accuracy = _accuracy(scores, dataset.test.y)
     return _finish(run, begun, ledger, dataset, accuracy, trained)

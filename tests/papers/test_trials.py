@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from sordino.budget import Ledger
-from sordino.data import load
+from sordino.data import DataError, load
 from sordino.papers import trials
 from sordino.papers.experiment import settings
 from sordino.papers.trials import IterationTrial, Trial
+from sordino.training import continuity
 
 SMALL = Trial("digits", "scatter-linear", 1, delta=1e-4, settings=settings(epochs=6), marks=3)
 
@@ -96,3 +97,46 @@ def test_other_settings_make_another_trial(tmp_path: Path) -> None:
         != replace(SMALL, settings=settings(epochs=6, learning_rate=1.0)).run(store=tmp_path)["learning_rate"]
     )
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_trial_that_was_stopped_goes_on_in_another_environment_or_starts_anew(
+    shuffled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = replace(SMALL, shuffled=shuffled)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(trials._Material, "accuracy", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            trial.run(store=tmp_path)
+    here = continuity.environment()
+    monkeypatch.setattr(continuity, "environment", lambda: {**here, "threads": 99})
+    result = trial.run(store=tmp_path)
+    assert 0 < result["accuracy"] <= 1
+    assert result["curve"][-1]["accuracy"] == result["accuracy"]
+
+
+def _interrupt(*_: object) -> float:
+    raise KeyboardInterrupt
+
+
+def test_a_damaged_result_is_named(tmp_path: Path) -> None:
+    SMALL.run(store=tmp_path)
+    (path,) = tmp_path.glob("*/result.json")
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"result\.json is damaged"):
+        SMALL.run(store=tmp_path)
+
+
+def test_further_examples_must_be_of_the_same_kind(tmp_path: Path) -> None:
+    dataset = load("digits")
+    for name, content, wrong in (
+        ("empty", {}, "must hold the arrays x and y"),
+        ("float", {"x": np.zeros((3, 8, 8)), "y": np.zeros(3, int)}, "not float64 of shape"),
+        ("labels", {"x": np.zeros((3, 8, 8), np.uint8), "y": np.full(3, 11)}, "label of row 1"),
+    ):
+        np.savez(tmp_path / f"{name}.npz", **content)
+        with pytest.raises(DataError, match=wrong):
+            trials.further_examples(str(tmp_path / f"{name}.npz"), dataset)
+    np.savez(tmp_path / "more.npz", x=dataset.train.x[:50], y=dataset.train.y[:50])
+    result = replace(SMALL, more=str(tmp_path / "more.npz")).run(store=tmp_path)
+    assert result["n"] == len(dataset.train) + 50
