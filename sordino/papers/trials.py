@@ -34,7 +34,7 @@ from sordino.training.last_iterate import LastIteratePlan, fit_last_iterate, lar
 from sordino.training.optimisers import Weights
 from sordino.training.plan import Plan
 from sordino.training.recipes import Recipe, recipe
-from sordino.training.run import Run, RunError
+from sordino.training.run import Run, RunBusy, RunError
 
 _REVISION = 2
 _CHECKPOINTS = 10
@@ -77,6 +77,8 @@ class Trial:
             say(f"training {self}")
             try:
                 found = self._result(chosen, dataset, Run.at(folder))
+            except RunBusy:
+                raise
             except RunError:  # begun in another environment: nothing of it was told to anyone, so it starts anew
                 shutil.rmtree(folder)
                 found = self._result(chosen, dataset, Run.at(folder))
@@ -156,6 +158,7 @@ class Trial:
         changed = [f"{name}={value}" for name, value in self.settings]
         changed += ["shuffled"] if self.shuffled else []
         changed += [f"{self.records:,} records"] if self.records else []
+        changed += [f"and {self.more}"] if self.more else []
         changed += [f"{self.validation:,} held out"] if self.validation else []
         budget = "without noise" if self.epsilon is None else f"ε={self.epsilon:g}"
         return " ".join([self.recipe, "on", self.dataset, budget, *changed, f"seed {self.seed}"])
@@ -168,6 +171,9 @@ class IterationTrial(Trial):
     data_clip: float = 1.0
     passes: int = 10
     batch: int = 512
+
+    def __str__(self) -> str:
+        return f"last iterate of {super().__str__()}"
 
     def _train(self, chosen: Recipe, material: "_Material", run: Run) -> dict[str, Any]:
         if self.epsilon is None or self.shuffled:

@@ -24,6 +24,10 @@ class RunError(ValueError):
     """A run folder that does not allow what was asked."""
 
 
+class RunBusy(RunError):  # noqa: N818
+    """A run that another process is at."""
+
+
 class Run:
     """Paths and durable files of one run."""
 
@@ -73,7 +77,7 @@ class Run:
             with FileLock(self.private / "lock", timeout=0):
                 yield
         except Timeout:
-            raise RunError(f"another process is training {self.folder}: wait for it or stop it") from None
+            raise RunBusy(f"another process is training {self.folder}: wait for it or stop it") from None
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         write_durably(self.folder / name, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())

@@ -112,7 +112,7 @@ def test_a_finished_run_is_not_trained_again(
         (("train", "digits", "--epsilon", 3, "--delta", 1), "between 0 and 1"),
         (("train", "digits", "--epsilon", 3, "--delta", "x"), "valid number"),
         (("train", "no-such-data", "--epsilon", 3, "--delta", 1e-4), "no-such-data"),
-        (("train", "digits", "--epsilon", 3, "--delta", 1e-4, "--recipe", "cake"), "recipes: linear"),
+        (("train", "digits", "--epsilon", 3, "--delta", 1e-4, "--recipe", "cake"), "recipes: best, linear"),
         (("train", "sms-spam", "--epsilon", 3, "--delta", 1e-4), "no recipe"),
         (("train", "digits", "--epsilon", 3, "--delta", 1e-4, "--out", __file__), "choose another folder"),
         (("predict", "nowhere", __file__), "not a run"),

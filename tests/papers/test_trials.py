@@ -12,6 +12,7 @@ from sordino.papers import trials
 from sordino.papers.experiment import settings
 from sordino.papers.trials import IterationTrial, Trial
 from sordino.training import continuity
+from sordino.training.run import Run, RunError
 
 SMALL = Trial("digits", "scatter-linear", 1, delta=1e-4, settings=settings(epochs=6), marks=3)
 
@@ -140,3 +141,12 @@ def test_further_examples_must_be_of_the_same_kind(tmp_path: Path) -> None:
     np.savez(tmp_path / "more.npz", x=dataset.train.x[:50], y=dataset.train.y[:50])
     result = replace(SMALL, more=str(tmp_path / "more.npz")).run(store=tmp_path)
     assert result["n"] == len(dataset.train) + 50
+
+
+def test_a_trial_that_another_process_is_at_is_left_alone(tmp_path: Path) -> None:
+    dataset = load("digits")
+    chosen = trials.recipe("scatter-linear", "digits", dataset.facts, epochs=6)
+    folder = tmp_path / SMALL._key(chosen, dataset)
+    with Run.at(folder).alone(), pytest.raises(RunError, match="another process"):
+        SMALL.run(store=tmp_path)
+    assert (folder / "private").is_dir()
