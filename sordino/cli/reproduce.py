@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 
 def reproduce(
@@ -33,8 +34,8 @@ def reproduce(
         return
     if quick and full:
         raise typer.BadParameter("give --quick or --full, not both")
-    experiment = Experiment(seeds, full, quick, more, say=lambda line: typer.echo(line, err=True))
     folder = out / "quick" if quick else out
-    record = reproduce(paper, item, experiment, folder)
+    with Console(stderr=True).status(item) as status:
+        record = reproduce(paper, item, Experiment(seeds, full, quick, more, say=status.update), folder)
     typer.echo(json.dumps(asdict(record), ensure_ascii=False) if as_json else in_words(record))
     typer.echo(f"record: {folder / paper / item}.json", err=True)

@@ -29,7 +29,7 @@ from sordino.features.normalisation import Standardised
 from sordino.features.stored import stored
 from sordino.training import normalising
 from sordino.training.checkpoint import Checkpoint
-from sordino.training.fitting import fit
+from sordino.training.fitting import Progress, fit
 from sordino.training.last_iterate import LastIteratePlan, fit_last_iterate, largest_learning_rate
 from sordino.training.optimisers import Weights
 from sordino.training.plan import Plan
@@ -41,6 +41,10 @@ _CHECKPOINTS = 10
 _FEW = 1000
 """Examples whose features are not worth keeping."""
 Say = Callable[[str], None]
+"""What is being done, for the user to see."""
+
+
+def _silent(line: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -67,36 +71,36 @@ class Trial:
     marks: int = 1
     """How many times the accuracy is measured along the run, at equal distances."""
 
-    def run(self, say: Say = lambda line: None, store: Path | None = None) -> dict[str, Any]:
+    def run(self, say: Say = _silent, store: Path | None = None) -> dict[str, Any]:
         """Its result: from the store, or else trained now."""
         dataset = _loaded(self.dataset)
         chosen = recipe(self.recipe, self.dataset, dataset.facts, **dict(self.settings))
         folder = (cache_folder() / "trials" if store is None else store) / self._key(chosen, dataset)
         result = folder / "result.json"
         if not result.exists():
-            say(f"training {self}")
+            say(f"{self}: features")
             try:
-                found = self._result(chosen, dataset, Run.at(folder))
+                found = self._result(chosen, dataset, Run.at(folder), say)
             except RunBusy:
                 raise
             except RunError:  # begun in another environment: nothing of it was told to anyone, so it starts anew
                 shutil.rmtree(folder)
-                found = self._result(chosen, dataset, Run.at(folder))
+                found = self._result(chosen, dataset, Run.at(folder), say)
             Run.at(folder).write_json(result.name, found)
         try:
             return dict(json.loads(result.read_text(encoding="utf-8")))
         except ValueError:
             raise ValueError(f"{result} is damaged: delete its folder, and the trial is trained again") from None
 
-    def _result(self, chosen: Recipe, dataset: Dataset, run: Run) -> dict[str, Any]:
+    def _result(self, chosen: Recipe, dataset: Dataset, run: Run, say: Say) -> dict[str, Any]:
         begun = time.perf_counter()
         material = _Material.of(self, chosen, dataset)
         described = time.perf_counter()
-        found = self._train(chosen, material, run)
+        found = self._train(chosen, material, run, lambda done, total: say(f"{self}: step {done:,} of {total:,}"))
         seconds = {"features": described - begun, "training": time.perf_counter() - described}
         return found | {"trial": str(self), "n": len(material.train_y), "seconds": seconds}
 
-    def _train(self, chosen: Recipe, material: "_Material", run: Run) -> dict[str, Any]:
+    def _train(self, chosen: Recipe, material: "_Material", run: Run, on_progress: Progress) -> dict[str, Any]:
         n, batch = len(material.train_y), chosen.expected_batch_size(len(material.train_y))
         sampler: Sampler = ShuffledSampler(n, batch) if self.shuffled else PoissonSampler(n, batch)
         plan = Plan.without_noise(sampler, chosen.l2_clip, chosen.settings.epochs)
@@ -112,6 +116,7 @@ class Trial:
         curve: dict[str, float] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
 
         def measure(done: int, total: int) -> None:
+            on_progress(done, total)
             if done and (done % (block * blocks) == 0 or done == total):
                 now = Checkpoint.read(run)
                 weights = trainee.weights() if now is None else now.weights | (now.standing.average or {})
@@ -175,7 +180,7 @@ class IterationTrial(Trial):
     def __str__(self) -> str:
         return f"last iterate of {super().__str__()}"
 
-    def _train(self, chosen: Recipe, material: "_Material", run: Run) -> dict[str, Any]:
+    def _train(self, chosen: Recipe, material: "_Material", run: Run, on_progress: Progress) -> dict[str, Any]:
         if self.epsilon is None or self.shuffled:
             raise ValueError("iteration has noise and a fixed order: a budget is needed, and no shuffling")
         n = len(material.train_y)
@@ -192,7 +197,9 @@ class IterationTrial(Trial):
         ledger = material.ledger(self, plan.event, run)
         material = material.standardised(self, chosen, run, ledger)
         x = material.train_x.reshape(n, -1)
-        weights = fit_last_iterate(run, plan, x, material.train_y, material.classes, ledger, seed=self.seed)
+        weights = fit_last_iterate(
+            *(run, plan, x, material.train_y, material.classes, ledger), seed=self.seed, on_progress=on_progress
+        )
         return {
             "accuracy": material.accuracy(chosen, weights),
             "sound": _price(material.before, plan.event, self.delta),
