@@ -8,8 +8,11 @@ a wavelet with subsampling is then a small matrix at each frequency (`fourier.py
 with a band matrix.
 """
 
+import math
+import threading
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,6 +96,7 @@ class _Transform:
         ]
         largest = 8 * padded[0] * padded[1] * self._L * (1 if self._order == 1 else max(1, self._L // 4))
         self.block = max(1, _BLOCK_BYTES // largest)
+        self._kept = threading.local()
 
     @staticmethod
     @lru_cache(maxsize=8)
@@ -105,14 +109,15 @@ class _Transform:
         out[:, 0] = self._mean(x, 0).permute(2, 0, 1)
         place, second = 1, 1 + self._J * self._L
         for scale in range(self._J):
-            moduli = self._moduli(x, scale, 0)  # (height, width, L, images)
+            moduli = self._moduli(x, scale, 0, order=1)  # (height, width, L, images)
             out[:, place : place + self._L] = self._mean(moduli, scale).permute(3, 2, 0, 1)
             place += self._L
             coarse = self._J - 1 - scale
             if self._order == 2 and coarse:
                 pairs = out[:, second : second + coarse * self._L**2].unflatten(1, (self._L, coarse, self._L))
                 for step in range(coarse):
-                    again = self._moduli(moduli.flatten(2), scale + 1 + step, scale).unflatten(3, (self._L, -1))
+                    again = self._moduli(moduli.flatten(2), scale + 1 + step, scale, order=2)
+                    again = again.unflatten(3, (self._L, -1))
                     pairs[:, :, step] = self._mean(again, scale + 1 + step).permute(4, 3, 2, 0, 1)
                 second += coarse * self._L**2
 
@@ -124,24 +129,41 @@ class _Transform:
             images = images.index_select(dimension, torch.minimum(places, period - places))
         return images
 
-    def _moduli(self, x: Tensor, scale: int, level: int) -> Tensor:
+    def _moduli(self, x: Tensor, scale: int, level: int, order: int) -> Tensor:
         """|x * wavelet| at the scale's resolution, (height, width, L, images), of x at the level's."""
         images = x.shape[2]
         height, width = self._shapes[scale]
         parts = 2 * 2 ** (scale - level)  # of a frequency of the result: cosine and sine of all that fold into it
+        frequencies = (height // 2 + 1) * (width // 2 + 1)
+        memory = partial(self._memory, order, x)
         down, across = self._analyses[scale, level]
-        spectrum = torch.matmul(across, (down @ x.flatten(1)).view(len(down), x.shape[1], images))
-        spectrum = spectrum.view(height // 2 + 1, parts, width // 2 + 1, parts * images).transpose(1, 2)
-        spectrum = spectrum.reshape(-1, parts**2, images)
+        rows = torch.mm(down, x.flatten(1), out=memory("rows", len(down), x[0].numel()))
+        spectrum = memory("spectrum", len(down), len(across), images)
+        torch.matmul(across, rows.view(len(down), -1, images), out=spectrum)
+        gathered = memory("gathered", height // 2 + 1, width // 2 + 1, parts, parts * images)
+        gathered.copy_(spectrum.view(height // 2 + 1, parts, width // 2 + 1, -1).transpose(1, 2))
         waves = self._waves[scale, level]
-        filtered = x.new_empty(2, len(spectrum), waves.shape[2], images)
+        filtered = memory("filtered", 2, frequencies, waves.shape[2], images)
         for wave, into in zip(waves, filtered, strict=True):
-            torch.bmm(wave, spectrum, out=into)
+            torch.bmm(wave, gathered.view(frequencies, parts**2, images), out=into)
         down, across = self._syntheses[scale]
-        rows = torch.matmul(across, filtered.view(height + 2, width + 2, -1))
-        response = (down @ rows.view(height + 2, -1)).view(height, width, 2, -1)
-        real, imaginary = response.unbind(2)
-        return real.square().addcmul_(imaginary, imaginary).sqrt_().view(height, width, self._L, images)
+        rows = memory("filtered rows", height + 2, width, 2 * self._L * images)
+        torch.matmul(across, filtered.view(height + 2, width + 2, -1), out=rows)
+        response = torch.mm(down, rows.flatten(1), out=memory("response", height, rows[0].numel()))
+        real, imaginary = response.view(height, width, 2, -1).unbind(2)
+        moduli = torch.mul(real, real, out=memory("moduli", height, width, self._L * images))
+        return moduli.addcmul_(imaginary, imaginary).sqrt_().view(height, width, self._L, images)
+
+    def _memory(self, order: int, like: Tensor, name: str, *shape: int) -> Tensor:
+        """The calling thread's own, kept from block to block: fresh pages cost as much as the products.
+
+        The two orders have memory of their own, since the first's moduli are what the second starts from.
+        """
+        kept: dict[Any, Tensor] = self._kept.__dict__
+        size = math.prod(shape)
+        if (name, order) not in kept or kept[name, order].numel() < size:
+            kept[name, order] = like.new_empty(size)
+        return kept[name, order][:size].view(shape)
 
     def _mean(self, x: Tensor, level: int) -> Tensor:
         """Averages around every 2^J-th place, without those on the border."""
