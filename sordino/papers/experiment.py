@@ -41,8 +41,10 @@ class Experiment:
         return "; ".join(reason for reason in reasons if reason) or None
 
     def run(self, trial: Trial) -> dict[str, Any]:
-        result = (_few(trial) if self.quick else trial).run(self.say, self.store)
-        self.ran[result["trial"]] = {name: value for name, value in result.items() if name != "curve"}
+        trial = _few(trial) if self.quick else trial
+        result = trial.run(self.say, self.store)
+        kept = {name: value for name, value in result.items() if name != "curve"}
+        self.ran[result["trial"]] = {"delta": trial.delta, **kept}
         return result
 
     def repeated(self, trial: Trial, seeds: int = 1) -> list[dict[str, Any]]:
@@ -59,7 +61,7 @@ def settings(**changes: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _few(trial: Trial) -> Trial:
-    """The same code on a few hundred records, in seconds."""
+    """The same code on a few records, in seconds."""
     few = dict(trial.settings) | {"epochs": 0.8, "batch": 4096, "n": 50_000}  # alike, so that they share one plan
     budget = None if trial.epsilon is None else 3.0
     marks = min(trial.marks, 2)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.budget import Composed, Event, Ledger, NonPrivate, Repeated, calibration, cost
+from sordino.budget import Composed, Event, Ledger, NonPrivate, Repeated, cost
 from sordino.budget.events import leaves
 from sordino.data import DataError, Dataset, load
 from sordino.data.dataset import Split, check_labels
@@ -44,9 +44,6 @@ Say = Callable[[str], None]
 """What is being done, for the user to see."""
 
 
-def _silent(line: str) -> None: ...
-
-
 @dataclass(frozen=True)
 class Trial:
     """A recipe on a dataset at a budget, with whatever is varied; a seed fixes all its randomness."""
@@ -71,7 +68,7 @@ class Trial:
     marks: int = 1
     """How many times the accuracy is measured along the run, at equal distances."""
 
-    def run(self, say: Say = _silent, store: Path | None = None) -> dict[str, Any]:
+    def run(self, say: Say = lambda line: None, store: Path | None = None) -> dict[str, Any]:
         """Its result: from the store, or else trained now."""
         dataset = _loaded(self.dataset)
         chosen = recipe(self.recipe, self.dataset, dataset.facts, **dict(self.settings))
@@ -83,7 +80,7 @@ class Trial:
                 found = self._result(chosen, dataset, Run.at(folder), say)
             except RunBusy:
                 raise
-            except RunError:  # begun in another environment: nothing of it was told to anyone, so it starts anew
+            except RunError:  # begun in another environment; under a seed there is no privacy to lose: start anew
                 shutil.rmtree(folder)
                 found = self._result(chosen, dataset, Run.at(folder), say)
             Run.at(folder).write_json(result.name, found)
@@ -103,10 +100,11 @@ class Trial:
     def _train(self, chosen: Recipe, material: "_Material", run: Run, on_progress: Progress) -> dict[str, Any]:
         n, batch = len(material.train_y), chosen.expected_batch_size(len(material.train_y))
         sampler: Sampler = ShuffledSampler(n, batch) if self.shuffled else PoissonSampler(n, batch)
-        plan = Plan.without_noise(sampler, chosen.l2_clip, chosen.settings.epochs)
-        if self.epsilon is not None:
-            sigma = _noise_multiplier(n, batch, plan.steps, self.epsilon, self.delta, material.before)
-            plan = replace(plan, noise_multiplier=sigma, private=True)
+        if self.epsilon is None:
+            plan = Plan.without_noise(sampler, chosen.l2_clip, chosen.settings.epochs)
+        else:
+            sizes = (n, batch, chosen.settings.epochs)
+            plan = replace(_plan(*sizes, self.epsilon, self.delta, chosen.l2_clip, material.before), sampler=sampler)
         ledger = material.ledger(self, plan.event, run)
         material = material.standardised(self, chosen, run, ledger)
         trainee = chosen.head.trainee(material.train_x, material.train_y, material.classes)
@@ -250,6 +248,7 @@ class _Material:
         """By the recipe's private normalisation; without noise, by exact statistics, since ε is infinite anyway."""
         scale = None
         if chosen.moments is not None and trial.epsilon is None:
+            ledger.spend(NonPrivate(), normalising.WHAT, seeded=True)
             scale = Standardised.of_public(self.train_x)
         elif chosen.moments is not None:
             scale = normalising.statistics(run, chosen.moments, self.train_x, ledger, trial.seed)
@@ -292,11 +291,19 @@ _loaded = lru_cache(maxsize=3)(load)
 
 
 @lru_cache(maxsize=256)
-def _noise_multiplier(n: int, batch: int, steps: int, epsilon: float, delta: float, before: Event | None) -> float:
+def _plan(
+    n: int, batch: int, epochs: float, epsilon: float, delta: float, l2_clip: float, before: Event | None
+) -> Plan:
     """What Poisson sampling needs; trials that differ in other things share it."""
-    price = calibration.price(delta, before=Composed(()) if before is None else before)
-    event = PoissonSampler(n, batch).event
-    return calibration.noise_multiplier(lambda sigma: Repeated(event(sigma), steps), epsilon, delta, price_of=price)
+    return Plan.calibrated(
+        n=n,
+        expected_batch_size=batch,
+        epochs=epochs,
+        target_epsilon=epsilon,
+        target_delta=delta,
+        l2_clip=l2_clip,
+        before=before,
+    )
 
 
 @lru_cache(maxsize=256)

@@ -83,7 +83,7 @@ class LinearClassifier:
         residuals[own] = 0
         residuals[own] = -residuals.sum(dim=1)
         # In double precision: squares of small residuals vanish in float32, and with them the clip of a large input.
-        norms = (self._norms[rows] * torch.linalg.vector_norm(residuals, dim=1, dtype=torch.float64)).float()
+        norms: Tensor = (self._norms[rows] * torch.linalg.vector_norm(residuals, dim=1, dtype=torch.float64)).float()
         factors = (l2_clip / norms).clamp(max=1)
         # A factor near the end of float32 would be rounded beyond use, and the clip with it.
         usable = torch.isfinite(norms) & (factors > _LEAST_FACTOR)
@@ -95,7 +95,7 @@ class LinearClassifier:
         residuals *= factors[:, None]
         weight.addmm_(residuals.T, inputs)
         bias += residuals.sum(dim=0)
-        return torch.as_tensor(norms)
+        return norms
 
 
 def predict(parameters: dict[str, Tensor], vectors: Tensor) -> Tensor:

@@ -23,7 +23,8 @@ RATES = {"mnist": (0.5, 8.0), "fashion-mnist": (1.0, 16.0), "cifar-10": (0.25, 4
 OURS = ("ours", "σ", "ε spent", "accountant", "seeds", "minutes")
 TUNING = (
     "Settings are those that T&B chose by test accuracy at ε=3, a search that is not counted, here as there; below ε=3 "
-    "our learning rate shrinks with ε; the weights are averaged over the last tenth of the steps, chosen on held-out "
+    "our learning rate shrinks with ε; the weights are averaged over the last tenth of the steps, which was tried once "
+    "first runs without it had been seen on the test sets (scatter-cnn 88.7 on Fashion-MNIST), and chosen on held-out "
     "training records (item choices)"
 )
 
@@ -31,6 +32,11 @@ TUNING = (
 def to_the_end(dataset: str, recipe: str) -> Trial:
     """The recipe at ε=3, measured on its way."""
     return Trial(dataset, recipe, epsilon=3.0, marks=MARKS)
+
+
+def seeds(trial: Trial) -> int:
+    """Linear models are quick, and the network on MNIST differs from seed to seed by more than from the paper."""
+    return 3 if trial.recipe == LINEAR or trial == to_the_end("mnist", SCATTER_CNN) else 1
 
 
 def ours(results: list[dict[str, Any]]) -> list[Cell]:

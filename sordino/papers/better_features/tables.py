@@ -18,6 +18,7 @@ from sordino.papers.better_features.common import (
     TUNING,
     grid,
     ours,
+    seeds,
     to_the_end,
 )
 from sordino.papers.experiment import Experiment, settings
@@ -42,7 +43,7 @@ def table_1(experiment: Experiment) -> Record:
     for (dataset, recipe), budgets in published.items():
         for epsilon, theirs in budgets.items():
             trial = to_the_end(dataset, recipe) if epsilon == 3 else Trial(dataset, recipe, epsilon=epsilon)
-            found = experiment.repeated(trial, 3 if recipe == LINEAR else 1)
+            found = experiment.repeated(trial, seeds(trial))
             rows.append([dataset, recipe, epsilon, theirs, *ours(found)])
     return Record(
         PAPER,
@@ -54,7 +55,7 @@ def table_1(experiment: Experiment) -> Record:
             "δ=1e-5; each run is calibrated to its own ε, private normalisation included",
             "The CNN's published figures are those of Table 19 at ε=3, shuffled",
         ],
-        experiment.shortfall(linear_models=3, networks=1),
+        experiment.shortfall(linear_models=3, most_networks=1),
         tuning=TUNING,
     )
 
@@ -181,7 +182,7 @@ def table_19(experiment: Experiment) -> Record:
             continue
         for shuffled, figure in zip((False, True), theirs, strict=True):
             trial = Trial(dataset, recipe, shuffled=True) if shuffled else to_the_end(dataset, recipe)
-            found = experiment.repeated(trial, 3 if recipe == LINEAR else 1)
+            found = experiment.repeated(trial, seeds(trial))
             batches, claimed = ("shuffled", found[0]["claimed"]["epsilon"]) if shuffled else ("Poisson", None)
             rows.append([dataset, recipe, batches, claimed, figure, *ours(found)])
     return Record(
@@ -191,7 +192,7 @@ def table_19(experiment: Experiment) -> Record:
         ["data", "model", "batches", "ε claimed", "paper", *OURS],
         rows,
         ["δ=1e-5; shuffled batches claim the ε of Poisson sampling: ε spent is what holds without amplification"],
-        experiment.shortfall("no CNN on CIFAR-10", linear_models=3, networks=1),
+        experiment.shortfall("no CNN on CIFAR-10", linear_models=3, most_networks=1),
         tuning=TUNING,
     )
 
@@ -239,6 +240,7 @@ def choices(experiment: Experiment) -> Record:
         rows,
         [
             "δ=1e-5, PLD; the learning rate is that at ε=3",
+            "Taken: an average over 0.1, and for transfer 20 epochs at 3.0, near the best at half its steps",
             "Benchmarks are public: looking at their held-out records is not counted; on private data it must be",
         ],
         tuning="This is the tuning",
