@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from sordino.data.places import cache_folder
-from sordino.features.feature import Feature, as_array
+from sordino.features.feature import Chain, Feature, as_array
 
 _FORMAT = 2
 _BLOCK = 500
@@ -38,7 +39,7 @@ def stored(
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)  # whatever the umask is, and also if it was there before
-        _compute(feature, examples, np.dtype(dtype), path, on_progress)
+        _compute(*_remaining(feature, examples, folder), np.dtype(dtype), path, on_progress)
     return np.asanyarray(np.load(path, mmap_mode="r"))
 
 
@@ -49,8 +50,19 @@ def _key(feature: Feature, examples: NDArray[Any], dtype: str) -> str:
     return digest.hexdigest()
 
 
+def _remaining(feature: Feature, examples: NDArray[Any], folder: Path) -> tuple[Feature, Any]:
+    """What there is to do, and to what: the last steps of a chain may find on disk what the steps before them left."""
+    steps = feature.steps if isinstance(feature, Chain) else ()
+    for done in range(len(steps) - 1, 0, -1):
+        path = folder / f"{_key(Chain(steps[:done]), examples, 'float32')}.npy"
+        if path.exists():
+            # Copy on write: torch wants what it could write on.
+            return Chain(steps[done:]), torch.from_numpy(np.load(path, mmap_mode="c"))
+    return feature, examples
+
+
 def _compute(
-    feature: Feature, examples: NDArray[Any], dtype: np.dtype[Any], path: Path, on_progress: Callable[[int], None]
+    feature: Feature, examples: Any, dtype: np.dtype[Any], path: Path, on_progress: Callable[[int], None]
 ) -> None:
     """Under another name until it is whole, so that a killed process leaves nothing that looks finished."""
     first = as_array(feature(examples[:_BLOCK]))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sordino.features.feature import Feature
+from sordino.features.normalisation import GroupNorm
 from sordino.features.pixels import Pixels
 from sordino.features.stored import stored
 
@@ -55,6 +56,18 @@ def test_other_examples_constants_or_types_are_other_files(tmp_path: Path) -> No
     assert len(list((tmp_path / "features").iterdir())) == 4
     with pytest.raises(ValueError, match="float32 or float16"):
         stored(Counted(), images(), dtype="int8", cache=tmp_path)
+
+
+def test_the_last_steps_of_a_chain_go_on_from_what_is_stored(tmp_path: Path) -> None:
+    base, chain = Pixels() >> Counted(), Pixels() >> Counted() >> GroupNorm(1) >> Counted(2)
+    afresh = stored(chain, images(), cache=tmp_path / "empty")
+    kept = stored(base, images(), cache=tmp_path).copy()
+    CALLS.clear()
+    assert np.array_equal(stored(chain, images(), cache=tmp_path), afresh)
+    assert sum(CALLS) == 1203  # of the last step alone
+    assert np.array_equal(stored(base, images(), cache=tmp_path), kept)
+    other = stored(chain, images(1), cache=tmp_path)
+    assert np.array_equal(other, chain(images(1)).numpy())
 
 
 def test_what_is_stored_is_the_owners_only(tmp_path: Path) -> None:
