@@ -6,7 +6,7 @@ never drawn more than the ledger says, and loses at most one block of work.
 
 from collections.abc import Callable
 
-from sordino.budget import Ledger
+from sordino.budget import BudgetExceeded, Ledger
 from sordino.budget.ledger_content import Entry
 from sordino.training import continuity
 from sordino.training.averaging import Averaging
@@ -54,7 +54,12 @@ def fit(
             done = _load_finished(run, plan, trainee, ledger)
         else:
             bond, standing = _begin_or_resume(run, training, ledger, seed)
-            number = _entry_number(ledger, bond, plan, what, part)
+            try:
+                number = _entry_number(ledger, bond, plan, what, part)
+            except BudgetExceeded:  # nothing was drawn: a cheaper plan may have the folder
+                run.checkpoint.unlink(missing_ok=True)
+                continuity.end(run)
+                raise
             total = plan.steps - bond.lost
             on_progress(standing.done, total)
             while standing.done < total:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.budget import Ledger
+from sordino.budget import BudgetExceeded, Ledger
 from sordino.data.samplers import PoissonSampler, ShuffledSampler
 from sordino.training import continuity, dpsgd
 from sordino.training.fitting import fit
@@ -304,3 +304,13 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path, name: str) -> Non
     with pytest.raises(ValueError, match="damaged") as caught:
         train(run, model())
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_the_ledger_refuses_leaves_its_folder_to_a_cheaper_one(tmp_path: Path) -> None:
+    run = Run.at(tmp_path)
+    ledger = Ledger(1.0, 1e-5, path=run.ledger)
+    with pytest.raises(BudgetExceeded):
+        fit(run, PLAN, model(), OPTIMISER, ledger)
+    assert not continuity.exists(run)
+    assert ledger.epsilon() == 0
+    assert fit(run, replace(PLAN, noise_multiplier=50.0), model(), OPTIMISER, ledger) == 60
