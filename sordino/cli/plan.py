@@ -1,4 +1,4 @@
-"""`sordino plan`: noise, steps or ε from the other two."""
+"""`sordino plan`: noise, steps or ε from the other two, or with `--recommend` a whole setting."""
 
 import json
 from collections.abc import Callable
@@ -6,6 +6,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from sordino.cli.recommend import recommend as print_recommendation
 
 # Accountants take a second to import: commands that need none should not wait for them.
 if TYPE_CHECKING:
@@ -31,8 +33,10 @@ class Conversion(StrEnum):
 
 def plan(
     n: Annotated[int, typer.Option("--n", help="Number of records.", show_default=False)],
-    batch: Annotated[int, typer.Option(help="Expected batch size (Poisson sampling).", show_default=False)],
     delta: Annotated[float, typer.Option(help="δ of the guarantee.", show_default=False)],
+    batch: Annotated[
+        int | None, typer.Option(help="Expected batch size (Poisson sampling).", show_default=False)
+    ] = None,
     noise_multiplier: Annotated[float | None, typer.Option(help="σ, in units of the clip.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Target ε.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
@@ -42,13 +46,40 @@ def plan(
     conversion: Annotated[
         Conversion, typer.Option(help="Of rdp-classic: the papers of 2020 used the old one.")
     ] = Conversion.NEW,
+    recommend: Annotated[
+        bool, typer.Option("--recommend", help="Propose a whole setting from --n, --epsilon and --delta, with reasons.")
+    ] = False,
+    compute: Annotated[
+        float | None, typer.Option(help="Of --recommend: example gradients that may be computed. Default: 40 epochs.")
+    ] = None,
+    memory: Annotated[float | None, typer.Option(help="Of --recommend: gigabytes for examples in work.")] = None,
+    parameters: Annotated[
+        int | None, typer.Option(help="Of --recommend: size of the model. Default: LSR's network, 25,386.")
+    ] = None,
+    public: Annotated[
+        str | None, typer.Option(help="Of --recommend: a public dataset to measure sampling noise on, free of charge.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """Solve for the third of noise multiplier, ε, and epochs or steps; give exactly two."""
+    """Solve for the third of noise multiplier, ε, and epochs or steps (give exactly two), or recommend a setting."""
     from sordino.budget import PoissonGaussian, Repeated, calibration
     from sordino.budget.events import check_delta
     from sordino.budget.steps import check_delta_against_n, steps_for
 
+    if recommend:
+        if epsilon is None or {batch, noise_multiplier, epochs, steps, accountant} != {None}:
+            raise typer.BadParameter(
+                "--recommend takes --n, --epsilon and --delta, and of the rest only --compute, --memory, --parameters "
+                "and --public"
+            )
+        if adjacency is not Adjacency.ZERO_OUT:
+            raise typer.BadParameter("--recommend plans for zero-out adjacency")
+        print_recommendation(n, epsilon, delta, compute, memory, parameters, public, as_json)
+        return
+    if {compute, memory, parameters, public} != {None}:
+        raise typer.BadParameter("--compute, --memory, --parameters and --public go with --recommend")
+    if batch is None:
+        raise typer.BadParameter("give --batch, or --recommend to have one proposed")
     if epochs is not None and steps is not None:
         raise typer.BadParameter("give --epochs or --steps, not both")
     given = [noise_multiplier is not None, epsilon is not None, epochs is not None or steps is not None]

@@ -20,7 +20,11 @@ def train(
     epsilon: Annotated[float, typer.Option(help="Target ε: never exceeded.", show_default=False)],
     delta: Annotated[float, typer.Option(help="Target δ, below 1/n.", show_default=False)],
     recipe: Annotated[
-        str, typer.Option(help="best, or one of scatter-linear, scatter-cnn, cnn, cnn-small, transfer-linear, linear.")
+        str,
+        typer.Option(
+            help="best, or one of scatter-linear, scatter-cnn, cnn, cnn-small, transfer-linear, linear, or of LSR's for "
+            "one dataset each: lsr-m1 to -m3 (mnist), lsr-f1 to -f3 (fashion-mnist), lsr-c1 to -c3 (cifar-10)."
+        ),
     ] = "best",
     seed: Annotated[
         int | None, typer.Option(help="Fix all randomness: for experiments only, it voids the privacy.")

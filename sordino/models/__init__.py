@@ -5,6 +5,7 @@ from sordino.models.convnets import (
     cifar_scatter_cnn,
     cifar_small_cnn,
     lsr_cnn,
+    lsr_small_cnn,
     mnist_cnn,
     mnist_scatter_cnn,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "lenet_300_100",
     "linear",
     "lsr_cnn",
+    "lsr_small_cnn",
     "mnist_cnn",
     "mnist_scatter_cnn",
     "resnet18",

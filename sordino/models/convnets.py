@@ -59,5 +59,14 @@ def lsr_cnn(classes: int = 10) -> nn.Sequential:
     )
 
 
+def lsr_small_cnn(classes: int = 10) -> nn.Sequential:
+    """The network of LSR's Figure 1 (and of Wu et al. 2020): 11,330 parameters on 1×28×28 images."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(10, 10, 5), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(160, 50), nn.ReLU(), nn.Linear(50, classes)),
+    )
+
+
 def _conv3(inputs: int, outputs: int) -> tuple[nn.Conv2d, nn.Tanh]:
     return nn.Conv2d(inputs, outputs, 3, padding=1), nn.Tanh()

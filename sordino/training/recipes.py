@@ -2,11 +2,13 @@
 
 Images follow T&B, whose best settings (Table 13) are kept as they are for the three datasets they were chosen on. T&B
 chose them by test accuracy at ε=3; for other datasets they are settings fixed in advance. The averaging of weights was
-chosen on held-out images of Fashion-MNIST, transfer's settings on held-out images of CIFAR-10 (docs/results.md).
+chosen on held-out images of Fashion-MNIST, transfer's settings on held-out images of CIFAR-10 (docs/results.md). The
+recipes lsr-… are LSR's nine, each for the dataset and the ε that they were chosen for: large sampling rates and much
+noise.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -24,12 +26,13 @@ from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.thresholds import ThresholdQuantiles
 from sordino.training.averaging import Averaging
 from sordino.training.heads import Head, LinearHead, NetworkHead
+from sordino.training.large_rates import LARGE_RATES, USUAL_SCALE
 from sordino.training.optimisers import SGD
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Batch and learning rate for a dataset of `n` records at ε=3."""
+    """Batch and learning rate for a dataset of `n` records at the ε that the recipe was tuned at."""
 
     n: int
     batch: int
@@ -55,6 +58,8 @@ class Recipe:
     slow_features: bool = False
     """Whether they take so long that they are kept on disk."""
     least_batch: int = 256
+    tuned_at: float = field(default=3.0, repr=False)
+    """The ε that the settings were chosen at; its name tells it, so what is stored under the description stays."""
 
     @property
     def moments(self) -> ChannelMoments | ThresholdQuantiles | None:
@@ -66,7 +71,7 @@ class Recipe:
 
     def optimiser(self, n: int, epsilon: float) -> SGD:
         """Fewer records or a smaller ε mean more noise a step: the learning rate shrinks in proportion."""
-        share = min(1.0, (n / self.settings.n) * (epsilon / 3))
+        share = min(1.0, (n / self.settings.n) * (epsilon / self.tuned_at))
         return SGD(self.settings.learning_rate * share, self.momentum)
 
     def averaging(self, steps: int) -> Averaging | None:
@@ -111,7 +116,7 @@ _NETWORK_FROM = 2.2
 """The ε from which a network on scattered colour images is ahead of a linear model (T&B's figure 2, reproduced)."""
 _SUBSETS = {"mnist-5k": "mnist"}
 _NETWORK_SHAPES = ((28, 28), (32, 32, 3))
-NAMES = ("linear", "transfer-linear", *_SETTINGS)
+NAMES = ("linear", "transfer-linear", *_SETTINGS, *LARGE_RATES)
 BEST = "best"
 """Stands for whichever recipe is strongest for the data and the budget."""
 
@@ -136,6 +141,8 @@ def recipe(name: str, dataset: str, facts: Facts, **changes: Any) -> Recipe:
     if name == "linear":
         settings = replace(Settings(60_000, 4096, 32.0, 40.0), **changes)
         return Recipe(name, _simple_features(facts), LinearHead(), settings, ("fashion-mnist",))
+    if name in LARGE_RATES:
+        return _large_rate(name, dataset, facts, **changes)
     if facts.kind != "image" or facts.value_range is None:
         raise DataError(f"the recipe {name!r} is for images, not for examples of kind {facts.kind}; use linear")
     white = facts.value_range[1]
@@ -154,6 +161,21 @@ def recipe(name: str, dataset: str, facts: Facts, **changes: Any) -> Recipe:
         features = features >> GroupNorm(settings.groups)
     head = LinearHead() if name == "scatter-linear" else NetworkHead(_network(name, facts))
     return Recipe(name, features, head, settings, tuned_on, slow_features=scattered)
+
+
+def _large_rate(name: str, dataset: str, facts: Facts, **changes: Any) -> Recipe:
+    made = LARGE_RATES[name]
+    if dataset != made.dataset and _SUBSETS.get(dataset) != made.dataset:
+        raise DataError(f"the recipe {name!r} is made for {made.dataset} alone, not for {dataset}; use cnn")
+    settings = replace(Settings(made.n, made.batch, made.learning_rate, made.epochs), **changes)
+    mean, deviation = USUAL_SCALE[made.dataset]
+    return Recipe(
+        *(name, Pixels(mean, deviation), NetworkHead(models.cifar_cnn if len(facts.shape) == 3 else models.lsr_cnn)),
+        *(settings, (made.dataset, *(part for part, whole in _SUBSETS.items() if whole == made.dataset))),
+        l2_clip=made.l2_clip,
+        momentum=made.momentum,
+        tuned_at=made.epsilon,
+    )
 
 
 def _network(name: str, facts: Facts) -> Callable[[int], nn.Module]:

@@ -81,3 +81,30 @@ def test_a_large_delta_is_warned_about(sordino: Callable[..., Any]) -> None:
     assert outcome.code == 0
     assert "warning" in outcome.err
     assert "above 1/n" in outcome.err
+
+
+def test_a_recommendation(sordino: Callable[..., Any]) -> None:
+    wish = ("plan", "--recommend", "--n", 900, "--epsilon", 3, "--delta", 1e-5, "--memory", 0.001)
+    answer = sordino(*wish, "--json").json
+    assert 2.99 < answer["epsilon"] <= 3
+    assert answer["sample_rate"] == answer["expected_batch_size"] / 900
+    assert {"noise_multiplier", "steps", "epochs", "l2_clip", "learning_rate", "accounted_share"} < answer.keys()
+    assert answer["physical_batch"] == 4
+    words = sordino(*wish, "--parameters", 100)
+    assert words.code == 0
+    assert "memory holds about 1,250 examples" in words.out
+    assert "←" in words.out
+    bare = ("plan", "--n", 900, "--delta", 1e-5)
+    for options, says in (
+        (("--recommend",), "--recommend takes"),
+        (("--recommend", "--epsilon", 3, "--batch", 5), "--recommend takes"),
+        (("--recommend", "--epsilon", 3, "--adjacency", "replace-one"), "zero-out"),
+        (("--recommend", "--epsilon", 3, "--parameters", 0), "whole number"),
+        (("--recommend", "--epsilon", 3, "--parameters", 5, "--public", "mnist-5k"), "not both"),
+        (("--recommend", "--epsilon", 3, "--compute", 5), "one epoch"),
+        (("--epsilon", 3, "--epochs", 5), "give --batch"),
+        (("--batch", 5, "--epsilon", 3, "--epochs", 5, "--memory", 5), "go with --recommend"),
+    ):
+        refused = sordino(*bare, *options)
+        assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+        assert says in refused.err

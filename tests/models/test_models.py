@@ -16,6 +16,7 @@ CASES: dict[str, tuple[Build, tuple[int, ...], int, int]] = {
     "cifar_small_cnn": (models.cifar_small_cnn, (3, 32, 32), 10, 167_642),
     "cifar_scatter_cnn": (models.cifar_scatter_cnn, (243, 8, 8), 10, 187_210),
     "lsr_cnn": (models.lsr_cnn, (1, 28, 28), 10, 25_386),
+    "lsr_small_cnn": (models.lsr_small_cnn, (1, 28, 28), 10, 11_330),
     "lenet5": (models.lenet5, (1, 28, 28), 10, 61_706),
     "lenet_300_100": (models.lenet_300_100, (1, 28, 28), 10, 266_610),
     "resnet18": (models.resnet18, (3, 32, 32), 10, 11_173_962),
