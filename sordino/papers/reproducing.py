@@ -3,12 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
-from sordino.papers import better_features
+from sordino.papers import better_features, sampling_rates
 from sordino.papers.drawing import draw
 from sordino.papers.experiment import Experiment, Item
 from sordino.papers.records import Record
 
-PAPERS: dict[str, dict[str, Item]] = {better_features.PAPER: better_features.ITEMS}
+PAPERS: dict[str, dict[str, Item]] = {
+    better_features.PAPER: better_features.ITEMS,
+    sampling_rates.PAPER: sampling_rates.ITEMS,
+}
 
 
 def items_of(paper: str) -> dict[str, Item]:

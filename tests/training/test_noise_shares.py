@@ -59,5 +59,5 @@ def test_a_public_dataset_is_measured_without_touching_the_global_generator() ->
 
 @pytest.mark.parametrize("wrong", [(0, 1.0), (5, 1.5), (5, -0.1), (5, float("nan")), (2.5, 1.0)])
 def test_impossible_sizes_are_refused(wrong: tuple[int, float]) -> None:
-    with pytest.raises(ValueError, match="must be a whole number|lies in"):
+    with pytest.raises(ValueError, match=r"must be a whole number|lies in"):
         GradientSize(*wrong)

@@ -12,7 +12,6 @@ from sordino.mechanisms.moments import ChannelMoments
 from sordino.training.large_rates import LARGE_RATES
 from sordino.training.recipes import BEST, NAMES, check_name, recipe, strongest
 
-
 AIMED_AT = dict(zip(LARGE_RATES, (1, 2, 2.93, 1, 2, 2.7, 2, 5, 7.53), strict=True))
 
 

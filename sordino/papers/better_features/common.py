@@ -1,13 +1,11 @@
-"""What tables and figures share: the paper's settings, its grid, and the columns of our figures."""
+"""What tables and figures share: the paper's settings and its grid."""
 
 import random
 from dataclasses import replace
 from itertools import product
-from statistics import mean
 from typing import Any
 
 from sordino.papers.experiment import Experiment, settings
-from sordino.papers.records import Cell, percent
 from sordino.papers.trials import Trial
 from sordino.training.recipes import TABLE_12
 
@@ -20,7 +18,6 @@ MARKS = 10
 EPOCHS = {"mnist": 40, "fashion-mnist": 40, "cifar-10": 60}
 RATES = {"mnist": (0.5, 8.0), "fashion-mnist": (1.0, 16.0), "cifar-10": (0.25, 4.0)}
 """Low and high learning rates of Table 14."""
-OURS = ("ours", "σ", "ε spent", "accountant", "seeds", "minutes")
 TUNING = (
     "Settings are those that T&B chose by test accuracy at ε=3, a search that is not counted, here as there; below ε=3 "
     "our learning rate shrinks with ε; the weights are averaged over the last tenth of the steps, which was tried once "
@@ -37,14 +34,6 @@ def to_the_end(dataset: str, recipe: str) -> Trial:
 def seeds(trial: Trial) -> int:
     """Linear models are quick, and the network on MNIST differs from seed to seed by more than from the paper."""
     return 3 if trial.recipe == LINEAR or trial == to_the_end("mnist", SCATTER_CNN) else 1
-
-
-def ours(results: list[dict[str, Any]]) -> list[Cell]:
-    """Accuracy, noise, price and time of one trial under several seeds: the columns `OURS`."""
-    sound, seconds = results[0]["sound"], [sum(result["seconds"].values()) for result in results]
-    accuracy = percent(result["accuracy"] for result in results)
-    noise = float(results[0]["noise_multiplier"])
-    return [accuracy, noise, sound["epsilon"], sound["accountant"], len(results), f"{mean(seconds) / 60:.1f}"]
 
 
 def grid(experiment: Experiment, dataset: str) -> list[tuple[dict[str, float], dict[str, Any]]]:

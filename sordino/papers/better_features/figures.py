@@ -13,17 +13,16 @@ from sordino.papers.better_features.common import (
     DELTA,
     EPOCHS,
     LINEAR,
-    OURS,
     PAPER,
     RATES,
     SCATTER_CNN,
     TUNING,
     grid,
-    ours,
     seeds,
     to_the_end,
 )
 from sordino.papers.experiment import Experiment, settings
+from sordino.papers.outcomes import OURS, ours
 from sordino.papers.records import Cell, Record, Series, percent
 from sordino.papers.trials import IterationTrial, Trial, further_examples
 from sordino.training.recipes import TABLE_12

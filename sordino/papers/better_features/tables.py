@@ -10,18 +10,17 @@ from sordino.papers.better_features.common import (
     CNN,
     DATASETS,
     LINEAR,
-    OURS,
     PAPER,
     RATES,
     SCATTER_CNN,
     SMALL_CNN,
     TUNING,
     grid,
-    ours,
     seeds,
     to_the_end,
 )
 from sordino.papers.experiment import Experiment, settings
+from sordino.papers.outcomes import OURS, ours
 from sordino.papers.records import Cell, Record, percent
 from sordino.papers.trials import Trial
 from sordino.training.recipes import TABLE_12
