@@ -202,6 +202,7 @@ def test_recipes_for_other_images_say_so(sordino: Callable[..., Any]) -> None:
     for command, words in (
         (("digits", "--recipe", "cnn"), "28×28"),
         (("digits", "--recipe", "cnn-small"), "28×28"),
+        (("digits", "--recipe", "lsr-m3"), "made for mnist alone, not for digits"),
         (("adult", "--recipe", "scatter-linear"), "for images"),
     ):
         outcome = sordino("train", *command, "--epsilon", 3, "--delta", 1e-5)
