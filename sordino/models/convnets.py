@@ -1,6 +1,8 @@
-"""The small tanh convolutional networks of T&B (Tables 6–9, with the counts of the authors' code) and of LSR."""
+"""Small convolutional networks: those of T&B (Tables 6–9, with the counts of the authors' code) and LSR, and SI's."""
 
 from torch import nn
+
+from sordino.models.normalisation import Norm, no_norm
 
 
 def mnist_cnn(classes: int = 10) -> nn.Sequential:
@@ -65,6 +67,23 @@ def lsr_small_cnn(classes: int = 10) -> nn.Sequential:
         *(nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU()),
         *(nn.Conv2d(10, 10, 5), nn.MaxPool2d(2), nn.ReLU()),
         *(nn.Flatten(), nn.Linear(160, 50), nn.ReLU(), nn.Linear(50, classes)),
+    )
+
+
+def tf_tutorial_cnn(classes: int = 10, norm: Norm = no_norm, side: int = 24) -> nn.Sequential:
+    """The CNN of TensorFlow's tutorial on CIFAR-10 in SI: 1,068,298 parameters on 3×24×24 images.
+
+    SI names it without describing it. Taken is the tutorial's network, two 5×5 convolutions of 64 channels and dense
+    layers of 384 and 192, on the central 24×24 pixels, as Abadi et al. (2016) cut them. Assumed is a 2×2 pooling in the
+    place of the tutorial's overlapping 3×3 one, and no local response normalisation; `side` 32 takes whole images.
+    """
+    if side < 4 or side % 4:
+        raise ValueError(f"the side of the images must be a multiple of 4, not {side}")
+    return nn.Sequential(
+        *(nn.Conv2d(3, 64, 5, padding=2), nn.ReLU(), norm(64), nn.MaxPool2d(2)),
+        *(nn.Conv2d(64, 64, 5, padding=2), nn.ReLU(), norm(64), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(64 * (side // 4) ** 2, 384), nn.ReLU(), norm(384)),
+        *(nn.Linear(384, 192), nn.ReLU(), norm(192), nn.Linear(192, classes)),
     )
 
 

@@ -20,6 +20,11 @@ CASES: dict[str, tuple[Build, tuple[int, ...], int, int]] = {
     "lenet5": (models.lenet5, (1, 28, 28), 10, 61_706),
     "lenet_300_100": (models.lenet_300_100, (1, 28, 28), 10, 266_610),
     "resnet18": (models.resnet18, (3, 32, 32), 10, 11_173_962),
+    "resnet18 of SI": (lambda: models.resnet18(norm=models.layer_norm), (3, 32, 32), 10, 11_164_362),
+    "vgg16": (models.vgg16, (3, 32, 32), 10, 14_719_818),
+    "fast_cifar_resnet": (models.fast_cifar_resnet, (3, 32, 32), 10, 6_568_640),
+    "tf_tutorial_cnn": (models.tf_tutorial_cnn, (3, 24, 24), 10, 1_068_298),
+    "tf_tutorial_cnn on whole images": (lambda: models.tf_tutorial_cnn(side=32), (3, 32, 32), 10, 1_756_426),
     "linear_mnist": (lambda: models.linear(3969), (81, 7, 7), 10, 39_700),
     "linear_cifar": (lambda: models.linear(15552), (243, 8, 8), 10, 155_530),
     "dense": (lambda: models.dense(784, 1024, 512, 64, 10), (1, 28, 28), 10, 1_362_122),
@@ -47,6 +52,77 @@ def test_counts_and_shapes(name: str) -> None:
     check(model, torch.randn(3, *shape), classes)
 
 
+NORMED: dict[str, tuple[Callable[[models.Norm], nn.Module], tuple[int, ...], int]] = {
+    # with one norm everywhere: how many layers have one
+    "lenet5": (lambda norm: models.lenet5(norm=norm), (1, 28, 28), 4),
+    "lenet_300_100": (lambda norm: models.lenet_300_100(norm=norm), (1, 28, 28), 2),
+    "resnet18": (lambda norm: models.resnet18(norm=norm, width=4), (3, 32, 32), 20),
+    "resnet18-mod": (lambda norm: models.resnet18(norm=norm, last_norm=models.no_norm, width=4), (3, 32, 32), 19),
+    "BN-resnet18": (lambda norm: models.resnet18(norm=norm, score_norm=norm, width=4), (3, 32, 32), 21),
+    "vgg16": (lambda norm: models.vgg16(norm=norm, width=4), (3, 32, 32), 13),
+    "vgg16-mod": (lambda norm: models.vgg16(norm=norm, last_norm=models.no_norm, width=4), (3, 32, 32), 12),
+    "BN-vgg16": (lambda norm: models.vgg16(norm=norm, score_norm=norm, width=4), (3, 32, 32), 14),
+    "fast_cifar_resnet": (lambda norm: models.fast_cifar_resnet(norm=norm, width=4), (3, 32, 32), 8),
+    "tf_tutorial_cnn": (lambda norm: models.tf_tutorial_cnn(norm=norm), (3, 24, 24), 4),
+    "bilstm": (lambda norm: models.BiLSTMClassifier(8, 5, score_norm=norm), (6, 8), 1),
+}
+
+
+@pytest.mark.parametrize("name", NORMED)
+def test_norms_stand_where_the_paper_has_them(name: str) -> None:
+    build, shape, count = NORMED[name]
+    torch.manual_seed(0)
+    plain, layered, batched = build(models.no_norm), build(models.layer_norm), build(models.BatchNorm)
+    assert sum(isinstance(layer, nn.GroupNorm) for layer in layered.modules()) == count
+    assert sum(isinstance(layer, models.BatchNorm) for layer in batched.modules()) == count
+    # No learnt scale or shift, no running statistics: weights of one fit the other.
+    assert layered.load_state_dict(plain.state_dict())
+    assert batched.load_state_dict(plain.state_dict())
+    x = torch.randn(3, *shape)
+    check(layered, x, layered(x).shape[1])
+    scores, changed = batched(x), batched(torch.cat((x[1:2], x[1:])))
+    assert not torch.allclose(scores[1:], changed[1:], atol=1e-4)
+    assert torch.equal(batched.eval()(x), scores)
+
+
+def test_the_last_norm_of_a_mod_network_is_that_of_its_last_convolution() -> None:
+    mod = models.resnet18(norm=models.layer_norm, last_norm=models.no_norm, width=4)
+    assert isinstance(mod.stages[-1].norm2, nn.Identity)
+    assert isinstance(mod.stages[-1].norm1, nn.GroupNorm)
+    vgg = list(models.vgg16(norm=models.layer_norm, last_norm=models.no_norm, width=4))
+    assert [type(layer) for layer in vgg[-6:]] == [
+        nn.Identity,
+        nn.ReLU,
+        nn.MaxPool2d,
+        nn.Flatten,
+        nn.Linear,
+        nn.Identity,
+    ]
+    assert isinstance(vgg[-9], nn.GroupNorm)
+
+
+def test_layer_norm_is_that_of_torch() -> None:
+    x = torch.randn(3, 6, 5, 4)
+    assert torch.allclose(models.layer_norm(6)(x), nn.LayerNorm([6, 5, 4], elementwise_affine=False)(x), atol=1e-6)
+    vectors = torch.randn(3, 6)
+    assert torch.allclose(models.layer_norm(6)(vectors), nn.LayerNorm(6, elementwise_affine=False)(vectors), atol=1e-6)
+
+
+def test_batch_norm_is_that_of_torch_for_planes_and_vectors() -> None:
+    planes, vectors = torch.randn(5, 6, 4, 4), torch.randn(5, 6)
+    norm = models.BatchNorm(6)
+    settings = {"affine": False, "track_running_stats": False}
+    assert torch.equal(norm(planes), nn.BatchNorm2d(6, **settings)(planes))
+    assert torch.equal(norm(vectors), nn.BatchNorm1d(6, **settings)(vectors))
+    with pytest.raises(ValueError, match=r"expected \(B, 6, …\), not \(5, 7\)"):
+        norm(torch.randn(5, 7))
+
+
+def test_sides_that_do_not_pool_are_refused() -> None:
+    with pytest.raises(ValueError, match="multiple of 4, not 30"):
+        models.tf_tutorial_cnn(side=30)
+
+
 def test_models_on_tokens() -> None:
     torch.manual_seed(0)
     tokens = torch.randint(0, 50, (3, 12))
@@ -59,7 +135,7 @@ def test_dropout_and_groups_are_parameters() -> None:
     tokens = torch.randint(0, 50, (3, 12))
     model = models.TransformerClassifier(50, 12, width=16, heads=2, dropout=0.5)
     assert not torch.equal(model(tokens), model(tokens))
-    assert models.resnet18(groups=8).stem[1].num_groups == 8
+    assert models.resnet18(norm=models.group_norm(8)).stem[1].num_groups == 8
 
 
 def test_a_network_of_one_width_is_refused() -> None:
