@@ -2,8 +2,8 @@
 
 SI normalises a batch of private examples and M = 30 public images together, and at test a single example with the
 same images. `AmongPublic` does at all times what SI does at test: an example's statistics are its own and the public
-images'. That is 1 + M rows for each example, because from the second layer on even the public images' activations depend
-on the example beside them; what passes the first layer does not, so it is computed once wherever that is possible.
+images'. That is 1 + M rows for each example, because after the first norm even the public images' activations depend on
+the example beside them. Before it they do not: where no gradients are asked for, they are computed once.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class OwnBatchNorm(nn.Module):
 
 
 class FirstOwnBatchNorm(OwnBatchNorm):
-    """The first of a network. Without gradients it is given the public rows once, after the examples', and deals them out.
+    """The first of a network. Without gradients it gets the public rows once, after the examples', and deals them out.
 
     Until here the public rows are the same beside every example, and so are their mean and variance. With gradients
     each example brings its own public rows: an example's gradient has to come from rows of that example alone.

@@ -9,8 +9,8 @@ from sordino.models.normalisation import Norm, no_norm
 class BiLSTMClassifier(nn.Module):
     """SI's BiLSTM for AG News: both directions' last states and one dense layer, on word vectors (B, length, width).
 
-    With a vocabulary it takes token ids (B, length) instead and learns their vectors. SI's LN-BiLSTM has a layer norm as
-    `score_norm`, after the dense layer alone: that is where its code has it, and an LSTM's states are bounded anyway.
+    With a vocabulary it takes token ids (B, length) instead and learns their vectors. SI's LN-BiLSTM has a layer norm
+    as `score_norm`, after the dense layer alone: there its code has it, and an LSTM's states are bounded anyway.
     """
 
     def __init__(
