@@ -30,8 +30,8 @@ class Experiment:
         """What to do here, or in full."""
         return full if self.full and not self.quick else reduced
 
-    def seeds_of(self, reduced: int) -> range:
-        return range(1 if self.quick else self.seeds or self.pick(reduced, _SEEDS))
+    def seeds_of(self, reduced: int, full: int = _SEEDS) -> range:
+        return range(1 if self.quick else self.seeds or self.pick(reduced, full))
 
     def shortfall(self, here: str = "", always: str = "", **seeds: int) -> str | None:
         """What an item lacks of the paper's own: always, when reduced, and in repeats, of which they have five."""

@@ -1,0 +1,14 @@
+"""Davody et al. 2020, "Robust Differentially Private Training of Deep Neural Networks" (SI-DPSGD)."""
+
+from sordino.papers.experiment import Item
+from sordino.papers.weight_distributions import noise
+from sordino.papers.weight_distributions.noise import PAPER
+
+ITEMS: dict[str, Item] = {
+    "table-1": noise.table_1,
+    "table-2": noise.table_2,
+    "table-3": noise.table_3,
+    "figure-1": noise.figure_1,
+}
+
+__all__ = ["ITEMS", "PAPER"]

@@ -1,0 +1,156 @@
+"""One training with noisy weights and without privacy: its choices in a frozen value, its result kept under them."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino import models
+from sordino.budget.ledger_file import write_durably
+from sordino.data import load
+from sordino.data.dataset import Split
+from sordino.data.places import cache_folder
+from sordino.features.feature import Feature
+from sordino.features.pixels import Pixels
+from sordino.features.word_vectors import WordVectors
+from sordino.papers.trials import Say
+from sordino.training.noisy_weights import NoisyTraining, train_noisy
+
+_REVISION = 1
+_LEAST_RATE, _RATE = 1e-3, 0.1
+_WORD = 50
+_CIFAR = Pixels((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+"""By the usual public constants."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network of SI's tables, built at a width, and what it is trained on."""
+
+    dataset: str
+    features: Feature
+    build: Callable[[int], nn.Module]
+
+
+def _mnist(build: Callable[..., nn.Module], norm: models.Norm) -> Subject:
+    return Subject("mnist", Pixels(), lambda width: build(norm=norm))
+
+
+def _cifar(build: Callable[..., nn.Module], **norms: models.Norm) -> Subject:
+    return Subject("cifar-10", _CIFAR, lambda width: build(norm=models.BatchNorm, width=width, **norms))
+
+
+def _news(norm: models.Norm) -> Subject:
+    return Subject("ag-news", WordVectors(20), lambda width: models.BiLSTMClassifier(_WORD, score_norm=norm))
+
+
+SUBJECTS = {
+    "LeNet-300-100": _mnist(models.lenet_300_100, models.no_norm),
+    "BN-LeNet-300-100": _mnist(models.lenet_300_100, models.BatchNorm),
+    "LN-LeNet-300-100": _mnist(models.lenet_300_100, models.layer_norm),
+    "LeNet-5": _mnist(models.lenet5, models.no_norm),
+    "BN-LeNet-5": _mnist(models.lenet5, models.BatchNorm),
+    "LN-LeNet-5": _mnist(models.lenet5, models.layer_norm),
+    "ResNet-18": _cifar(models.resnet18),
+    "ResNet-18-mod": _cifar(models.resnet18, last_norm=models.no_norm),
+    "BN-ResNet-18": _cifar(models.resnet18, score_norm=models.BatchNorm),
+    "VGG-16": _cifar(models.vgg16),
+    "VGG-16-mod": _cifar(models.vgg16, last_norm=models.no_norm),
+    "BN-VGG-16": _cifar(models.vgg16, score_norm=models.BatchNorm),
+    "BiLSTM-DL": _news(models.no_norm),
+    "LN-BiLSTM-DL": _news(models.layer_norm),
+}
+
+
+@dataclass(frozen=True)
+class NoiseTrial:
+    """A network trained at weights with noise of this deviation; a seed fixes all its randomness."""
+
+    subject: str
+    deviation: float
+    epochs: int
+    batch: int = 32
+    looks: int = 1
+    seed: int = 0
+    records: int | None = None
+    """Train on the first so many records."""
+    test: int | None = None
+    width: int = 64
+    """Channels of the first convolution of a ResNet or VGG: 64 in the paper."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Adam's 0.001, and in proportion to the noise where that is more.
+
+        To count beside the noise a mean must grow to its size, and a network that does not mind the scale of its
+        weights does not mind it in their steps either.
+        """
+        return max(_LEAST_RATE, _RATE * self.deviation)
+
+    def run(self, say: Say = lambda line: None, store: Path | None = None) -> dict[str, Any]:
+        """Its result: from the store, or else trained now."""
+        subject = SUBJECTS[self.subject]
+        folder = (cache_folder() / "trials" if store is None else store) / self._key(subject)
+        result = folder / "result.json"
+        if not result.exists():
+            found = self._trained(subject, say)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_durably(result, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
+        try:
+            return dict(json.loads(result.read_text(encoding="utf-8")))
+        except ValueError:
+            raise ValueError(f"{result} is damaged: delete its folder, and the trial is trained again") from None
+
+    def _trained(self, subject: Subject, say: Say) -> dict[str, Any]:
+        say(f"{self}: features")
+        train, test = (_examples(subject.features, *part) for part in self._parts(subject))
+        settings = NoisyTraining(
+            self.deviation, self.epochs, self.batch, self.learning_rate, looks=self.looks, seed=self.seed
+        )
+        begun = time.process_time()
+        looks = train_noisy(
+            *(lambda: subject.build(self.width), train, test, settings),
+            on_progress=lambda done: say(f"{self}: epoch {done:.1f} of {self.epochs}"),
+        )
+        curve = [{**asdict(look), "accuracy": look.sampled} for look in looks]
+        return {
+            "trial": str(self),
+            **{name: curve[-1][name] for name in ("accuracy", "means", "loss")},
+            "n": len(train[1]),
+            "epochs": self.epochs,
+            "batch": self.batch,
+            "learning_rate": self.learning_rate,
+            "seconds": time.process_time() - begun,
+            "curve": curve,
+        }
+
+    def _parts(self, subject: Subject) -> tuple[tuple[Split, int | None], tuple[Split, int | None]]:
+        dataset = _loaded(subject.dataset)
+        return (dataset.train, self.records), (dataset.test, self.test)
+
+    def _key(self, subject: Subject) -> str:
+        """Of all that decides the result; a change of code that does, too, raises the revision."""
+        with torch.device("meta"):
+            network = subject.build(self.width)
+        facts = _loaded(subject.dataset).facts
+        words = f"{_REVISION} {self!r} {self.learning_rate} {subject.features.identity} {network!r} {facts!r}"
+        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+
+    def __str__(self) -> str:
+        return f"{self.subject} at σ={self.deviation:g}, seed {self.seed}"
+
+
+def _examples(features: Feature, split: Split, count: int | None) -> tuple[Tensor, NDArray[np.int64]]:
+    return torch.as_tensor(features(split.x[:count])), split.y[:count]
+
+
+_loaded = lru_cache(maxsize=2)(load)

@@ -1,0 +1,81 @@
+"""A training at noisy weights is kept under its choices: an interrupted reproduction goes on with the next."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sordino.papers.experiment import Experiment
+from sordino.papers.reproducing import reproduce
+from sordino.papers.weight_distributions import noise, noise_trials
+from sordino.papers.weight_distributions.noise_trials import SUBJECTS, NoiseTrial
+
+SMALL = NoiseTrial("LeNet-300-100", 0.1, epochs=2, looks=2, records=96, test=40)
+
+
+def test_a_trial_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    first = SMALL.run(said.append, tmp_path)
+    assert said == [f"LeNet-300-100 at σ=0.1, seed 0: {at}" for at in ("features", *_epochs())]
+    assert first["n"] == 96
+    assert [point["epoch"] for point in first["curve"]] == pytest.approx([2 / 3, 1, 5 / 3, 2])
+    assert first["accuracy"] == first["curve"][-1]["sampled"]
+    assert first["means"] == first["curve"][-1]["means"]
+    monkeypatch.setattr(NoiseTrial, "_trained", None)
+    assert SMALL.run(store=tmp_path) == first
+    with pytest.raises(TypeError):
+        replace(SMALL, seed=1).run(store=tmp_path)
+
+
+def _epochs() -> list[str]:
+    return [f"epoch {done} of 2" for done in ("0.7", "1.0", "1.7", "2.0")]
+
+
+def test_an_interrupted_reproduction_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, calls = noise_trials.train_noisy, []
+
+    def stopping(*arguments: object, **named: object) -> object:
+        calls.append(1)
+        if len(calls) == 7:
+            raise KeyboardInterrupt
+        return train(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(noise_trials, "train_noisy", stopping)
+    experiment = Experiment(quick=True, store=tmp_path / "trials")
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(noise.PAPER, "table-1", experiment, tmp_path)
+    record = reproduce(noise.PAPER, "table-1", experiment, tmp_path)
+    assert len(calls) == 7 + 24
+    assert len(record.rows) == len(record.trials) == 30
+
+
+def test_other_networks_make_other_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = [SMALL, replace(SMALL, subject="BN-LeNet-300-100"), replace(SMALL, deviation=0.2), replace(SMALL, seed=1)]
+    keys = {trial._key(SUBJECTS[trial.subject]) for trial in trials}
+    changed = replace(SUBJECTS["LeNet-300-100"], build=lambda width: torch.nn.Linear(784, 10))
+    assert len(keys | {SMALL._key(changed)}) == 5
+
+
+def test_a_damaged_result_is_named(tmp_path: Path) -> None:
+    SMALL.run(store=tmp_path)
+    (path,) = tmp_path.glob("*/result.json")
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"result\.json is damaged"):
+        SMALL.run(store=tmp_path)
+
+
+def test_the_rate_grows_with_the_noise() -> None:
+    rates = [replace(SMALL, deviation=deviation).learning_rate for deviation in noise.DEVIATIONS]
+    assert rates == pytest.approx([0.001, 0.001, 0.01, 0.1, 0.2])
+
+
+def test_what_is_reduced_is_said() -> None:
+    reduced, full = Experiment(), Experiment(full=True)
+    assert noise._shortfall(reduced, "3 epochs") == "3 epochs; 1 seed, not 10"
+    assert noise._shortfall(full, "3 epochs") is None
+    assert noise._shortfall(replace(full, seeds=4), "3 epochs", always="subset") == "subset; 4 seeds, not 10"
+    assert noise._trial(full, "BN-ResNet-18", 1.0).records is None
+    assert noise._trial(reduced, "BN-ResNet-18", 1.0).records == 5000
+    for subject in SUBJECTS:
+        assert noise._trial(replace(reduced, quick=True), subject, 1.0).records == 64
