@@ -10,7 +10,9 @@ from rich.console import Console
 
 
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="better-features, sampling-rates or weight-distributions.", show_default=False)],
+    paper: Annotated[
+        str, typer.Argument(help="better-features, sampling-rates or weight-distributions.", show_default=False)
+    ],
     item: Annotated[
         str, typer.Argument(help="A table or figure, as in table-1 or figure-3; list: which there are.")
     ] = "list",
