@@ -47,8 +47,8 @@ def _accuracies(experiment: Experiment, item: str, title: str, names: Iterable[s
         rows,
         [
             "δ=1e-5; ours are calibrated by PLD to the paper's ε, so that they need less noise",
-            "The paper's σ belongs to the ε that it aimed at (1, 2, 2.93 and 1, 2, 2.7 and 2, 5, 7.53 by RDP); where it "
-            "reports less, that seems to be what was spent when the accuracy was reached. Ours is that of the whole run",
+            "The paper's σ belongs to the ε that it aimed at (1, 2, 2.93 and 1, 2, 2.7 and 2, 5, 7.53 by RDP); where "
+            "it reports less, that seems to be what was spent when the accuracy was reached; ours is the whole run's",
         ],
         experiment.shortfall(SHORTFALL, all=1),
         TUNING,
