@@ -41,7 +41,8 @@ class Settings:
     groups: int | None = None
     moments: ChannelMoments | ThresholdQuantiles | None = None
     averaged: float = 0.1
-    """The share of the steps, at the end, that the released weights are averaged over: at no cost."""
+    """The share of the steps, at the end, that the released weights are averaged over: at no cost. `Averaging` forgets
+    its start so fast that more than a ninth is a ninth."""
 
 
 @dataclass(frozen=True)
