@@ -4,6 +4,7 @@ from sordino.budget.accountant import Cost, cost
 from sordino.budget.events import (
     Composed,
     Event,
+    Except,
     FixedSizeGaussian,
     Gaussian,
     Iteration,
@@ -24,6 +25,7 @@ __all__ = [
     "Composed",
     "Cost",
     "Event",
+    "Except",
     "FixedSizeGaussian",
     "Gaussian",
     "Iteration",

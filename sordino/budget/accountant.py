@@ -14,6 +14,7 @@ from sordino.budget.events import (
     UnsupportedEvent,
     check_adjacency,
     check_delta,
+    delta_besides_exceptions,
     leaves,
 )
 
@@ -41,6 +42,7 @@ def cost(event: Event, delta: float, adjacency: str = "zero-out") -> Cost:
 
 @lru_cache(maxsize=1024)
 def _cost(event: Event, delta: float, adjacency: Adjacency) -> Cost:
+    delta_besides_exceptions(event, delta)  # says so where they leave nothing
     by_pld, by_rdp = _attempt(pld.epsilon, event, delta, adjacency), _attempt(rdp.epsilon, event, delta, adjacency)
     by_both = _split(event, delta, adjacency) if by_pld is None else None
     bounds: list[tuple[float, Accountant]] = []
@@ -65,7 +67,7 @@ def _attempt(price, event: Event, delta: float, adjacency: Adjacency) -> float |
 
 def _split(event: Event, delta: float, adjacency: Adjacency) -> float | None:
     """The least of PLD(what PLD knows, δ−δ₁) + RDP(the rest, δ₁) over a few δ₁: basic composition of the two."""
-    counts = leaves(event)
+    counts, delta = leaves(event), delta_besides_exceptions(event, delta)
     only_rdp = Composed(tuple(Repeated(leaf, n) for leaf, n in counts.items() if isinstance(leaf, pld.RDP_ONLY)))
     others = Composed(tuple(Repeated(leaf, n) for leaf, n in counts.items() if not isinstance(leaf, pld.RDP_ONLY)))
     if not only_rdp.events or not others.events:

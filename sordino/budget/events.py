@@ -7,7 +7,7 @@ prices it under the adjacency of the ledger.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 Adjacency = Literal["zero-out", "add-remove", "replace-one"]
@@ -185,6 +185,24 @@ class RepeatAndSelect:
             raise ValueError(f"shape must be a number from 0 to infinity, not {self.shape!r}")
 
 
+@dataclass(frozen=True)
+class Except:
+    """This event, unless something happens inside the mechanism that has at most this probability.
+
+    What is excepted must be as likely on neighbouring datasets, and without it the mechanism must be the event: then
+    δ(ε) is at most the event's δ(ε) plus the probability. Where several are composed, the probabilities add up.
+    """
+
+    event: "Event"
+    probability: float
+
+    def __post_init__(self) -> None:
+        _nest(self, self.event)
+        _positive("probability", self.probability)
+        if self.probability >= 1:
+            raise ValueError(f"the probability of an exception must lie below 1, found {self.probability!r}")
+
+
 Event = (
     Gaussian
     | PoissonGaussian
@@ -197,6 +215,7 @@ Event = (
     | Repeated
     | Composed
     | RepeatAndSelect
+    | Except
 )
 
 _NAMES: dict[str, type[Event]] = {
@@ -211,6 +230,7 @@ _NAMES: dict[str, type[Event]] = {
     "repeated": Repeated,
     "composed": Composed,
     "repeat-and-select": RepeatAndSelect,
+    "except": Except,
 }
 _TYPES = {cls: name for name, cls in _NAMES.items()}
 
@@ -276,8 +296,40 @@ def composed(events: Iterable[Event]) -> Event:
     return events[0] if len(events) == 1 else Composed(events)
 
 
+def exceptions(event: Event) -> float:
+    """The probability, at most, that any of an event's exceptions happens: the sum over all of them."""
+    match event:
+        case Except(inner, probability):
+            return probability + exceptions(inner)
+        case Repeated(inner, count):
+            return exceptions(inner) * min(count, 10**300) if count else 0.0
+        case Composed(events):
+            return math.fsum(exceptions(part) for part in events)
+        case RepeatAndSelect(inner, mean):
+            # Wald: so many in expectation. Given that none happens, the number of runs has a law of the same family
+            # with a smaller mean (each run more is less likely by the same factor), which costs less.
+            return mean * exceptions(inner)
+        case _:
+            return 0.0
+
+
+def delta_besides_exceptions(event: Event, delta: float) -> float:
+    """What exceptions leave of δ, for what happens without them."""
+    taken = exceptions(event)
+    left = delta - taken * (1 + 1e-12)  # rounding is never in favour of a smaller price
+    if left <= 0:
+        raise UnsupportedEvent(
+            f"the exceptions of this event have a probability of up to {taken:.3g} and δ is {delta:g}: no ε holds; "
+            "choose a larger δ or rarer exceptions"
+        )
+    return left
+
+
 def leaves(event: Event) -> dict[Event, int]:
-    """The elementary events inside a composition with how often each happens, equal ones counted together."""
+    """The elementary events inside a composition with how often each happens, equal ones counted together.
+
+    Exceptions are left out: whoever prices the leaves takes `delta_besides_exceptions`.
+    """
     counts: dict[Event, int] = {}
     for leaf, count in _walk(event):
         if count:
@@ -297,8 +349,24 @@ def _walk(event: Event) -> Iterable[tuple[Event, int]]:
     elif isinstance(event, Repeated):
         for leaf, count in _walk(event.event):
             yield leaf, count * event.count
+    elif isinstance(event, Except):
+        yield from _walk(event.event)
+    elif isinstance(event, RepeatAndSelect):
+        yield replace(event, event=_without_exceptions(event.event)), 1
     else:
         yield event, 1
+
+
+def _without_exceptions(event: Event) -> Event:
+    match event:
+        case Except(inner, _):
+            return Composed((_without_exceptions(inner),))  # of shuffled steps still one by one
+        case Repeated(inner, _) | RepeatAndSelect(inner):
+            return replace(event, event=_without_exceptions(inner))
+        case Composed(events):
+            return Composed(tuple(_without_exceptions(part) for part in events))
+        case _:
+            return event
 
 
 def describe(event: Event) -> str:
@@ -326,3 +394,5 @@ def describe(event: Event) -> str:
             return "; ".join(describe(part) for part in events) or "nothing"
         case RepeatAndSelect(inner, mean, shape):
             return f"best of a random number of runs (mean {mean:g}, shape {shape:g}) of ({describe(inner)})"
+        case Except(inner, probability):
+            return f"{describe(inner)}, except with probability {probability:.3g}"

@@ -26,6 +26,8 @@ from sordino.budget.events import (
     check_adjacency,
     check_delta,
     composed,
+    delta_besides_exceptions,
+    exceptions,
 )
 from sordino.budget.ledger_content import Entry, Planned, Terms, from_document, to_document
 from sordino.budget.ledger_file import LedgerError
@@ -178,6 +180,7 @@ class Ledger:
         delta = self._delta(None)
         together = Composed((self._committed(part), event))
         if self._drawn(part):
+            _refuse_exceptions(event)
             return self._filtered(together, delta)
         return cost(together, delta, self.terms.adjacency).epsilon
 
@@ -239,7 +242,7 @@ class Ledger:
 
     def _filtered(self, event: Event, delta: float) -> float:
         """ε by the Rényi filter: one order, fixed at opening, may be summed whatever the events depended on."""
-        order = self.terms.filter_order
+        order, delta = self.terms.filter_order, delta_besides_exceptions(event, delta)
         try:
             return max(0.0, rdp.rdp_at(event, self.terms.adjacency, order) + rdp.conversion_cost(order, delta))
         except UnsupportedEvent as problem:
@@ -256,6 +259,7 @@ class Ledger:
             self._refuse_above_target(priced.epsilon, " and ".join(item.what for item in here))
 
     def _check_filter(self, entry: Entry) -> None:
+        _refuse_exceptions(entry.reserved)
         epsilon = self._filtered(
             Composed((self._committed(entry.part), entry.reserved)), self.terms.target_delta or 1e-5
         )
@@ -286,6 +290,18 @@ def _filter_order(epsilon: float | None, delta: float | None) -> float:
     epsilon, delta = epsilon or 3.0, delta or 1e-5
     orders = [order for order in rdp.ORDERS if order > 1.01]
     return max(orders, key=lambda order: (epsilon - rdp.conversion_cost(order, delta)) / order)
+
+
+def _refuse_exceptions(event: Event) -> None:
+    """The filter's δ must be fixed before the first output: exceptions chosen where it was lucky would not average out.
+
+    Those of the plan are fixed, so they are taken from δ at the start.
+    """
+    if exceptions(event):
+        raise UnsupportedEvent(
+            "an event with exceptions, chosen after outputs were seen: its share of δ was not set aside; "
+            "it can be spent only if it is planned when the ledger is opened"
+        )
 
 
 def _if_priced(event: Event, delta: float, adjacency: Adjacency) -> Cost:

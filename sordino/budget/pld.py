@@ -29,6 +29,7 @@ from sordino.budget.events import (
     RepeatAndSelect,
     ShuffledGaussian,
     UnsupportedEvent,
+    delta_besides_exceptions,
     leaves,
 )
 
@@ -55,7 +56,7 @@ def epsilon(
 
     Raises UnsupportedEvent for events whose privacy loss distribution is not known (RDP_ONLY).
     """
-    counts = _priceable(event, adjacency)
+    counts, delta = _priceable(event, adjacency), delta_besides_exceptions(event, delta)
     if any(isinstance(leaf, NonPrivate) for leaf in counts):
         return math.inf
     if not counts:
@@ -77,7 +78,7 @@ def rough_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float | N
 
 def approximate_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float:
     """ε of about the right size in no time, to start searches from: never for a guarantee."""
-    return central_limit.epsilon(_priceable(event, adjacency), delta, adjacency)
+    return central_limit.epsilon(_priceable(event, adjacency), delta_besides_exceptions(event, delta), adjacency)
 
 
 def _priceable(event: Event, adjacency: Adjacency) -> dict[Event, int]:

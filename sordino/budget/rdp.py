@@ -31,6 +31,7 @@ from sordino.budget.events import (
     RepeatAndSelect,
     ShuffledGaussian,
     UnsupportedEvent,
+    delta_besides_exceptions,
     leaves,
 )
 
@@ -57,7 +58,7 @@ CLASSIC_ORDERS: tuple[float, ...] = (
 
 
 def rdp(event: Event, adjacency: Adjacency, orders: Sequence[float] = ORDERS) -> NDArray[np.float64]:
-    """RDP of the event at each order; raises UnsupportedEvent where no bound is known."""
+    """RDP of the event at each order, its exceptions aside; raises UnsupportedEvent where no bound is known."""
     return _total(leaves(event), adjacency, tuple(orders))
 
 
@@ -68,12 +69,13 @@ def rdp_at(event: Event, adjacency: Adjacency, order: float) -> float:
 
 def epsilon(event: Event, delta: float, adjacency: Adjacency) -> float:
     """ε by RDP with the tighter conversion of Canonne, Kamath & Steinke 2020 (Proposition 12)."""
-    return float(compute_epsilon(ORDERS, rdp(event, adjacency), delta)[0])
+    return float(compute_epsilon(ORDERS, rdp(event, adjacency), delta_besides_exceptions(event, delta))[0])
 
 
 def classic_epsilon(event: Event, delta: float, adjacency: Adjacency, conversion: Conversion = "new") -> float:
     """ε as TF-Privacy printed it, with its orders: for reproducing the papers' figures and nothing else."""
     orders, values = np.array(CLASSIC_ORDERS), rdp(event, adjacency, CLASSIC_ORDERS)
+    delta = delta_besides_exceptions(event, delta)
     if conversion == "new":
         return float(compute_epsilon(orders, values, delta)[0])
     return float(np.min(values - math.log(delta) / (orders - 1)))

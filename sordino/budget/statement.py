@@ -73,7 +73,7 @@ def statement(
         "target_epsilon": ledger.terms.target_epsilon,
         "bound": not (ledger.adaptive and ledger.terms.target_epsilon is None),
         "keeping": _keeping(ledger),
-        "samplers": sorted({name for entry in entries for name in _samplers(entry.event)}),
+        "samplers": sorted({name for entry in entries for name in _entry_samplers(entry)}),
         "tuning": tuning,
         "seeded": any(entry.seeded for entry in entries),
         "entries": [_entry(entry, ledger) for entry in entries],
@@ -167,6 +167,11 @@ def _entry_line(entry: Mapping[str, Any]) -> str:
     repeats = f"{entry['count']:,}{of} × " if entry["committed"] != 1 else ""
     claim = f" (claimed elsewhere: ε={printed(entry['claimed_epsilon'])})" if entry["claimed_epsilon"] else ""
     return f"{entry['what']} [{entry['part']}]: {repeats}{entry['in_words']}, {entry['when']}{claim}"
+
+
+def _entry_samplers(entry: "Entry") -> set[str]:
+    """Where the price of a whole run no longer shows how it sampled, what is claimed for its steps does."""
+    return _samplers(entry.event) or (set() if entry.claimed is None else _samplers(entry.claimed))
 
 
 def _samplers(event: Event) -> set[str]:

@@ -10,9 +10,6 @@ The data is clipped, ‖x‖ ≤ C, and not the gradients. Why the event's price
    RDP(α) = α·d²/(2σ²)·[(E − 1)/S + 1/(S − j + 1)], the most at j = S, which is charged. No other portions sum to less.
 """
 
-import hashlib
-import hmac
-import json
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -23,15 +20,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.budget import Composed, Event, Iteration, Ledger, calibration, iteration
-from sordino.budget.ledger_file import partial_of
 from sordino.budget.steps import check_delta_against_n
 from sordino.mechanisms.gaussian import clip_rows, gaussian_noise
-from sordino.mechanisms.streams import Stream, Streams, data_tag, new_secret, secret_from_seed
-from sordino.training import continuity
+from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.checkpoint import whole
 from sordino.training.continuity import Continuity
 from sordino.training.fitting import BLOCKS, Progress
 from sordino.training.linear import LinearClassifier
+from sordino.training.one_release import OneRelease, release_once
 from sordino.training.optimisers import Weights
 from sordino.training.run import Run, RunError
 
@@ -150,30 +146,14 @@ def fit_last_iterate(
     if len(vectors) != plan.n:
         raise RunError(f"the plan is for n={plan.n} records, the data has {len(vectors)}")
     model = LinearClassifier(vectors, labels, classes)
-    with run.alone():
-        ledger.reload()
-        if run.model.exists():
-            weights, facts = run.read_tensors(run.model)
-            if not any(e.run == facts.get("run", "?") and e.count and e.event == plan.event for e in ledger.entries):
-                raise RunError(f"{run.model} was trained under another plan or ledger: what it cost is not in this one")
-        else:
-            bond = _bond(run, [plan.to_json(), model.facts(), what, part], model, ledger, seed)
-            number = next((i for i, entry in enumerate(ledger.entries) if entry.run == bond.run), None)
-            if number is None:
-                seeded, claimed = seed is not None, plan.claimed
-                try:
-                    number = ledger.begin(plan.event, 1, what, part, seeded=seeded, claimed=claimed, run=bond.run)
-                except ValueError:
-                    continuity.end(run)  # refused, so nothing was drawn: a cheaper plan may have the folder
-                    raise
-            ledger.raise_count(number, 1)
-            iterate = _train(run, plan, model, bond, on_progress)
-            weights = {"weight": iterate[:, :-1].float(), "bias": iterate[:, -1].float()}
-            run.write_tensors(run.model, weights, {"steps": plan.steps, "run": bond.run, "charged": 1})
-        for path in (run.private / _HIDDEN, partial_of(run.private / _HIDDEN)):
-            path.unlink(missing_ok=True)
-        continuity.end(run)
-    return weights
+    facts = ["last iterate", plan.to_json(), model.facts()]
+    training = OneRelease(facts, model.data(), plan.steps, plan.event, plan.claimed, _HIDDEN)
+
+    def train(bond: Continuity) -> Weights:
+        iterate = _train(run, plan, model, bond, on_progress)
+        return {"weight": iterate[:, :-1].float(), "bias": iterate[:, -1].float()}
+
+    return release_once(run, training, train, ledger, what=what, part=part, seed=seed)
 
 
 def _train(run: Run, plan: LastIteratePlan, model: LinearClassifier, bond: Continuity, on_progress: Progress) -> Tensor:
@@ -225,26 +205,3 @@ def clipped_inputs(vectors: NDArray[np.float32], data_clip: float) -> Tensor:
         inputs[rows, :-1] = clip_rows(vectors[rows].astype(np.float64), data_clip * (1 - 1e-7))
         inputs[rows, -1] = np.isfinite(vectors[rows]).all(axis=1)
     return torch.from_numpy(inputs)
-
-
-def _bond(run: Run, facts: list[Any], model: LinearClassifier, ledger: Ledger, seed: int | None) -> Continuity:
-    """The bond of a new run, kept before anything is drawn, or that of the stopped one if it can be repeated."""
-    known = continuity.read(run) if continuity.exists(run) else None
-    secret = bytes.fromhex(known.secret) if known else new_secret() if seed is None else secret_from_seed(seed)
-    digest = hashlib.sha256(json.dumps(["last iterate", *facts], sort_keys=True).encode()).hexdigest()
-    tag = data_tag(secret, *model.data())
-    name = hmac.new(secret, f"run {digest} {tag}".encode(), hashlib.sha256).hexdigest()[:16]
-    bond = Continuity(secret.hex(), name, seed, digest, tag, continuity.environment(), choices={}, era=0, lost=0)
-    if known is None:
-        if any(entry.run == name and entry.count for entry in ledger.entries):
-            raise RunError("the ledger already holds a run with this seed, plan and data: choose another seed")
-        continuity.keep(run, bond)
-    elif (known.plan, known.seed, known.data) != (digest, seed, tag):
-        thing = "other data" if (known.plan, known.seed) == (digest, seed) else "another plan, model, purpose or seed"
-        raise RunError(f"{run.folder} was started with {thing}: resuming it is refused")
-    elif known != bond:
-        raise RunError(
-            f"{run.folder} was started in another environment (versions, threads or processor): go on in that "
-            "environment, or start a new run, which is charged anew"
-        )
-    return bond

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from sordino.budget import (
     Composed,
+    Except,
     FixedSizeGaussian,
     Gaussian,
     Iteration,
@@ -39,6 +40,7 @@ events = st.recursive(
         st.builds(Repeated, inner, st.integers(0, 10**12)),
         st.builds(Composed, st.lists(inner, max_size=4).map(tuple)),
         st.builds(RepeatAndSelect, inner, st.floats(1, 1e30), shapes),
+        st.builds(Except, inner, st.floats(1e-30, 1, exclude_max=True)),
     ),
     max_leaves=8,
 )

@@ -1,0 +1,215 @@
+"""What noise through weight distributions costs (SI-DPSGD: Davody et al. 2020): sound, where the paper's claim is not.
+
+The mechanism. From public means μ₀ = θ₀, step s = 0, …, T − 1 takes g_s, the sum of the gradients at θ_s over its
+batch, each clipped to C, divided by the public L; then v_s = β·v_{s−1} + g_s and μ_{s+1} = μ_s − η_s·v_s, and it draws
+θ_{s+1} = μ_{s+1} + N(0, (η_s·C·z/L)²). Rates and β are fixed in advance; the means stay secret. The paper prices each
+draw of θ as if the means before it were known. But the noise of θ_s is not in μ_{s+1}: a record that has joined once
+has moved all means from then on, and every later θ tells of it anew.
+
+Theorem. Let S be the steps that a record joins. θ₁, …, θ_T together are μ-GDP under zero-out (2μ-GDP under
+replace-one),
+    μ² = (1/z²)·Σ_t (N_t/η_{t−1})²,  N_t = Σ_{s∈S, s<t} w(t, s),  w(t, s) = Σ_{r=s}^{t−1} η_r·β^{r−s}.
+Proof. Unrolled, v_r = Σ_{s≤r} β^{r−s}·g_s, so that μ_t = μ₀ − Σ_{r<t} η_r·v_r = μ₀ − Σ_{s<t} w(t, s)·g_s. Condition on
+the same outputs θ₁, …, θ_{t−1} for both datasets, and on the same batches, whose law does not depend on the data. Any
+other record's gradient at step s depends on θ_s and on that record alone, so it is the same for both: the secret means
+differ, but gradients are taken at outputs. So g_s differs by the record's own clipped gradient, at most C/L, if s ∈ S,
+and else not at all; and μ_t by at most (C/L)·N_t. Given the outputs before it, θ_t is then a Gaussian mechanism of
+that sensitivity with deviation η_{t−1}·C·z/L, which is N_t/(η_{t−1}·z)-GDP: a number fixed in advance. Such mechanisms
+compose by the squares of their numbers, adaptively (Dong, Roth & Su 2019, Corollary 3.3). ∎
+It is attained: where all others' gradients are zero and the record's aligned, means differ by exactly (C/L)·N_t.
+
+Which steps a record joins. *All of them*: the theorem. *One an epoch*: if rates never rise, w(t, s) falls with s, and
+the first step of each epoch is the worst for every t; rates that rise are replaced, in w, by the largest yet to come.
+*Poisson*: S has one law whatever the data, and δ(ε) is at most its mean over that law. If the norm √Σ_t (N_t/η_{t−1})²
+exceeds a bound with probability p at most, then δ(ε) is at most that of the bound plus p: `Except`. Two bounds hold:
+(a) N_t grows with t, so N̄_j with P(N_{t_j} > N̄_j) ≤ p/M at M checkpoints t_j bounds it between t_{j−1} and t_j;
+(b) the triangle inequality over the joined steps, norm ≤ Σ_{s∈S} √Σ_{t>s} (w(t, s)/η_{t−1})²: one independent sum.
+The smaller is taken. Tails of such sums are exact where all weights are equal, else Chernoff's with exact moments.
+"""
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq, minimize_scalar
+from scipy.signal import lfilter
+from scipy.special import log_ndtr, logsumexp, ndtr, rel_entr
+from scipy.stats import binom
+
+Array = NDArray[np.float64]
+Rates = tuple[float, ...]
+
+_CHECKPOINTS = 64
+# Beyond so small a power of the momentum a velocity has forgotten; what is left of it is added on top.
+_FORGOTTEN = 1e-12
+_ROUNDING = 1 + 1e-9
+_LARGEST_EXPONENT = 700.0
+_PATTERN_NUMBERS = 2**22
+_GRID = 2048
+
+
+def displacements(joined: NDArray[Any], rates: Rates, momentum: float) -> Array:
+    """N_1, …, N_T for the steps a record joins (ones and zeros, along the last axis): heavy ball on unit gradients."""
+    velocity = lfilter([1.0], [1.0, -momentum], np.asarray(joined, dtype=np.float64), axis=-1)
+    return np.asarray(np.cumsum(np.asarray(rates) * velocity, axis=-1))
+
+
+def trajectory_norm(joined: NDArray[Any], rates: Rates, momentum: float) -> Array:
+    """√Σ_t (N_t/η_{t−1})²: μ is this over z."""
+    return np.asarray(np.sqrt(np.square(displacements(joined, rates, momentum) / rates).sum(axis=-1)))
+
+
+@lru_cache(maxsize=64)
+def full_batch_norm(rates: Rates, momentum: float) -> float:
+    """The norm of a record that joins every step."""
+    _check(rates, momentum)
+    return float(trajectory_norm(np.ones(len(rates)), rates, momentum)) * _ROUNDING
+
+
+@lru_cache(maxsize=64)
+def epochs_norm(rates: Rates, momentum: float, steps_per_epoch: int) -> float:
+    """The largest norm of a record that joins one step of every epoch, begun ones too."""
+    _check(rates, momentum)
+    joined = np.zeros(len(rates))
+    joined[::steps_per_epoch] = 1
+    falling = tuple(np.maximum.accumulate(rates[::-1])[::-1])
+    moved = displacements(joined, falling, momentum) / rates
+    return float(np.linalg.norm(moved)) * _ROUNDING
+
+
+@lru_cache(maxsize=64)
+def poisson_norm(rates: Rates, momentum: float, sample_rate: float, excess_probability: float) -> float:
+    """A norm that a record which joins each step with this probability exceeds with at most the other."""
+    _check(rates, momentum)
+    if not (0 < sample_rate <= 1 and 0 < excess_probability < 1):
+        raise ValueError(
+            "the sample rate and the probability of an excess are probabilities above 0, not "
+            f"{sample_rate!r} and {excess_probability!r}"
+        )
+    by_sum = tail(_column_norms(rates, momentum), sample_rate, excess_probability)
+    most = float(trajectory_norm(np.ones(len(rates)), rates, momentum))
+    return min(by_sum, _by_checkpoints(rates, momentum, sample_rate, excess_probability), most) * _ROUNDING
+
+
+def _by_checkpoints(rates: Rates, momentum: float, sample_rate: float, probability: float) -> float:
+    steps, count = len(rates), min(len(rates), _CHECKPOINTS)
+    ends = np.unique(np.linspace(0, steps, count + 1).round().astype(int)[1:])
+    inverse = np.concatenate([[0.0], np.cumsum(np.asarray(rates) ** -2.0)])
+    bounds = np.array([tail(_weights(rates, momentum, end), sample_rate, probability / len(ends)) for end in ends])
+    return math.sqrt(float(bounds**2 @ np.diff(inverse[np.concatenate([[0], ends])])))
+
+
+def _column_norms(rates: Rates, momentum: float) -> Array:
+    """√Σ_{t>s} (w_{t,s}/η_{t−1})² for each step s, never too small."""
+    eta = np.asarray(rates)
+    later = np.append(np.cumsum(eta[::-1] ** -2.0)[::-1], 0.0)  # Σ_{r≥s} η_r⁻²
+    memory = min(len(eta), 1 + (math.ceil(math.log(_FORGOTTEN) / math.log(momentum)) if momentum else 0))
+    weight, squares = np.zeros(len(eta)), np.zeros(len(eta))
+    for lag in range(memory):
+        left = len(eta) - lag
+        weight[:left] += momentum**lag * eta[lag:]
+        squares[:left] += np.square(weight[:left] / eta[lag:])
+    rest = momentum**memory / (1 - momentum) * eta.max()
+    squares[: len(eta) - memory] += np.square(weight[: len(eta) - memory] + rest) * later[memory:-1]
+    return np.asarray(np.sqrt(squares))
+
+
+def tail(weights: Array, sample_rate: float, probability: float) -> float:
+    """An x with P(Σ_s b_s·weights_s > x) ≤ probability, the b_s independent ones with this rate and else zeros."""
+    total, largest = float(weights.sum()), float(weights.max())
+    if np.ptp(weights) <= 1e-12 * largest:
+        return float(binom.isf(probability, len(weights), sample_rate)) * largest
+    scaled = weights / largest
+
+    def bound(log_slope: float) -> float:  # of any slope, by Markov's inequality for exp(slope·sum)
+        slope = math.exp(log_slope)
+        cumulants = np.log1p(sample_rate * np.expm1(slope * scaled)).sum()
+        return float(cumulants - math.log(probability)) / slope
+
+    best = minimize_scalar(bound, bounds=(math.log(1e-6), math.log(_LARGEST_EXPONENT)), method="bounded")
+    return min(total, float(best.fun) * largest)
+
+
+def sampled_norms(
+    rates: Rates, momentum: float, sample_rate: float, patterns: int, generator: np.random.Generator
+) -> Array:
+    """The norms of so many records under Poisson sampling, by simulation."""
+    _check(rates, momentum)
+    rows = max(1, _PATTERN_NUMBERS // len(rates))
+    sizes = [min(rows, patterns - start) for start in range(0, patterns, rows)]
+    drawn = (generator.random((size, len(rates)), dtype=np.float32) < sample_rate for size in sizes)
+    return np.concatenate([trajectory_norm(joined, rates, momentum) for joined in drawn])
+
+
+def simulated_delta(
+    norms: Array, noise_multiplier: float, epsilon: float, confidence: float = 0.95
+) -> tuple[float, float]:
+    """E δ(ε; norm/z) over sampled norms, and an upper confidence bound: at this one ε, to be shown and never charged.
+
+    It is Chernoff's for numbers from 0 to 1 (Hoeffding 1963): the largest mean m with KL(found‖m) ≤ ln(1/α)/k.
+    """
+    found = float(np.mean(gaussian_delta(norms / noise_multiplier, epsilon)))
+    allowed = -math.log(1 - confidence) / len(norms)
+
+    def excess(mean: float) -> float:
+        return float(rel_entr(found, mean) + rel_entr(1 - found, 1 - mean)) - allowed
+
+    return found, 1.0 if excess(1 - 1e-12) < 0 else float(brentq(excess, found, 1 - 1e-12, xtol=1e-15))
+
+
+def gaussian_delta(mu: Array, epsilon: float) -> Array:
+    """δ(ε) of μ-GDP, for each μ (Dong, Roth & Su 2019, Corollary 2.13)."""
+    mu = np.maximum(mu, 1e-300)
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)))
+
+
+def final_release_epsilon(shifts: Array, probabilities: Array, delta: float) -> float:
+    """What θ_T alone tells at least of a record with aligned gradients beside others without any: to be shown only.
+
+    It is then N(shift, 1) with these probabilities of the shifts, all from 0, against N(0, 1). No bound from above but
+    where the loss is convex and smooth, steps do not expand, and there is no momentum.
+    """
+
+    def log_ratio(x: float) -> float:
+        return float(logsumexp(x * shifts - shifts**2 / 2, b=probabilities))
+
+    def excess(x: float) -> float:  # the ratio grows with x, so the worst set is all above some x
+        return float(probabilities @ ndtr(shifts - x)) - math.exp(log_ratio(x) + float(log_ndtr(-x))) - delta
+
+    low, high = -40.0, float(shifts.max()) + 40.0
+    return max(0.0, log_ratio(brentq(excess, low, high))) if excess(low) > 0 else 0.0
+
+
+def final_shifts(rates: Rates, momentum: float, sample_rate: float) -> tuple[Array, Array]:
+    """N_T/η_{T−1} under Poisson sampling, never too large, with its probabilities.
+
+    Weights are rounded down to a grid: the figure of a record that scales its gradients down a little.
+    """
+    _check(rates, momentum)
+    weights = _weights(rates, momentum, len(rates)) / rates[-1]
+    if np.ptp(weights) <= 1e-12 * weights.max():
+        counts = np.arange(int(binom.isf(1e-15, len(weights), sample_rate)) + 1)
+        return counts * weights.min(), binom.pmf(counts, len(weights), sample_rate)
+    interval = max(tail(weights, sample_rate, 1e-15) / _GRID, weights.max() / _GRID)
+    places, counts = np.unique((weights / interval).astype(int), return_counts=True)
+    frequencies = np.exp(-1j * np.pi * np.arange(_GRID + 1) / _GRID)
+    logs = sum(
+        count * np.log1p(sample_rate * (frequencies**place - 1)) for place, count in zip(places, counts, strict=True)
+    )
+    probabilities = np.maximum(np.fft.irfft(np.exp(logs)), 0)
+    return np.arange(2 * _GRID) * interval, probabilities
+
+
+def _weights(rates: Rates, momentum: float, end: int) -> Array:
+    """w(end, s) for each s < end."""
+    return np.asarray(lfilter([1.0], [1.0, -momentum], np.asarray(rates[:end])[::-1]))[::-1]
+
+
+def _check(rates: Rates, momentum: float) -> None:
+    if not rates or not all(1e-15 <= rate <= 1e15 for rate in rates):
+        raise ValueError("every step needs a learning rate from 1e-15 to 1e15: without one there is no noise either")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must lie in [0, 1), not {momentum!r}")

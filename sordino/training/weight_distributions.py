@@ -1,0 +1,318 @@
+"""Noise through weight distributions (SI-DPSGD: Davody et al. 2020, Algorithm 1), charged what it costs.
+
+The parameters are means, which stay secret; each step draws weights around them, takes clipped gradients at the drawn
+weights, and moves the means. Only the last draw is released.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from sordino.budget import (
+    Composed,
+    Event,
+    Except,
+    Gaussian,
+    Ledger,
+    NonPrivate,
+    PoissonGaussian,
+    Repeated,
+    ShuffledGaussian,
+    calibration,
+    cost,
+    weight_trajectories,
+)
+from sordino.budget.steps import check_delta_against_n
+from sordino.data.samplers import (
+    FullBatchSampler,
+    PoissonSampler,
+    Sampler,
+    ShuffledSampler,
+    sampler_from_json,
+    sampler_to_json,
+)
+from sordino.mechanisms.gaussian import gaussian_noise
+from sordino.mechanisms.streams import Stream, Streams
+from sordino.training.checkpoint import whole
+from sordino.training.continuity import Continuity
+from sordino.training.dpsgd import Trainee, check_finite
+from sordino.training.fitting import BLOCKS, Progress
+from sordino.training.one_release import OneRelease, release_once
+from sordino.training.optimisers import Weights
+from sordino.training.run import Run, RunError
+from sordino.training.schedules import Schedule, rate_at, schedule_from_json, schedule_to_json
+
+_HIDDEN = "means.safetensors"
+_EXCESS_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class WeightDistributionPlan:
+    """What a training by weight distributions may do to the data, with the price of exactly that.
+
+    Guarantee: all drawn weights θ_1, …, θ_T together, and so the last one, are the plan's `event`: every example's
+    gradient clipped to l2_clip, noise of deviation η·l2_clip·noise_multiplier/expected_batch_size on each draw
+    (`budget.weight_trajectories`). Under Poisson sampling a record joins more often than is charged with at most the
+    `excess_probability`. Where `examples_mix` (batch norm), there is no guarantee, and the event says that.
+    """
+
+    sampler: Sampler
+    l2_clip: float
+    noise_multiplier: float
+    steps: int
+    learning_rate: float | Schedule
+    momentum: float = 0.0
+    excess_probability: float | None = None
+    """For Poisson sampling, and no other; well below δ."""
+    examples_mix: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sampler, PoissonSampler | FullBatchSampler | ShuffledSampler):
+            raise ValueError(
+                f"weight distributions have no price for {type(self.sampler).__name__}: sample by Poisson, in shuffled "
+                "epochs, or take full batches"
+            )
+        if isinstance(self.l2_clip, bool) or not (
+            isinstance(self.l2_clip, int | float) and 0 < self.l2_clip < math.inf
+        ):
+            raise ValueError(f"l2_clip must be a positive finite number, not {self.l2_clip!r}")
+        if type(self.steps) is not int or self.steps < 1:
+            raise ValueError(f"steps must be a whole number of at least 1, not {self.steps!r}")
+        if isinstance(self.sampler, PoissonSampler) != (self.excess_probability is not None):
+            raise ValueError("Poisson sampling, and no other, needs an excess_probability (a tenth of δ is usual)")
+        _ = self.sound  # checks rates, momentum and noise
+
+    @classmethod
+    def calibrated(
+        cls,
+        sampler: Sampler,
+        *,
+        l2_clip: float,
+        steps: int,
+        learning_rate: float | Schedule,
+        momentum: float = 0.0,
+        target_epsilon: float,
+        target_delta: float,
+        before: Event | None = None,
+        adjacency: str = "zero-out",
+    ) -> "WeightDistributionPlan":
+        """The plan with the least noise whose sound ε meets the target, after what is spent `before`.
+
+        A tenth of δ goes to records that Poisson sampling draws more often than is charged.
+        """
+        check_delta_against_n(target_delta, sampler.n)
+        excess = _EXCESS_SHARE * target_delta if isinstance(sampler, PoissonSampler) else None
+        plan = cls(sampler, l2_clip, 1.0, steps, learning_rate, momentum, excess)
+        price = calibration.price(target_delta, adjacency, Composed(()) if before is None else before)
+        z = calibration.noise_multiplier(plan._sound_at, target_epsilon, target_delta, adjacency, price)
+        return replace(plan, noise_multiplier=z)
+
+    @cached_property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rate of every step, fixed in advance."""
+        return tuple(float(rate_at(self.learning_rate, step)) for step in range(self.steps))
+
+    @cached_property
+    def norm(self) -> float:
+        """What the trajectory of drawn weights tells of a record, times the noise multiplier: μ·z of μ-GDP."""
+        match self.sampler:
+            case ShuffledSampler():
+                return weight_trajectories.epochs_norm(self.rates, self.momentum, self.sampler.steps_per_epoch)
+            case FullBatchSampler():
+                return weight_trajectories.full_batch_norm(self.rates, self.momentum)
+            case _:
+                excess = self.excess_probability or 0.0
+                return weight_trajectories.poisson_norm(self.rates, self.momentum, self.sampler.sample_rate, excess)
+
+    @property
+    def event(self) -> Event:
+        return NonPrivate() if self.examples_mix else self.sound
+
+    @property
+    def sound(self) -> Event:
+        """The price of the trajectory if no example changes another's gradient."""
+        return self._sound_at(self.noise_multiplier)
+
+    def _sound_at(self, noise_multiplier: float) -> Event:
+        sigma = noise_multiplier / self.norm
+        if isinstance(self.sampler, ShuffledSampler):
+            return ShuffledGaussian(self.sampler.steps_per_epoch, sigma)
+        return Gaussian(sigma) if self.excess_probability is None else Except(Gaussian(sigma), self.excess_probability)
+
+    @property
+    def claimed(self) -> Event:
+        """What the paper charges: as if each step's means were told before the next."""
+        return Repeated(PoissonGaussian(self.sampler.sample_rate, self.noise_multiplier), self.steps)
+
+    def epsilon(self, delta: float, adjacency: str = "zero-out") -> float:
+        """The sound ε of this plan alone; a ledger's ε covers the whole workflow."""
+        return cost(self.event, delta, adjacency).epsilon
+
+    def final_epsilon(self, delta: float) -> float:
+        """What the last weights alone tell at least of some record (see `final_release_epsilon`): to be shown only."""
+        shifts, probabilities = self._final_shifts()
+        return weight_trajectories.final_release_epsilon(shifts / self.noise_multiplier, probabilities, delta)
+
+    def _final_shifts(self) -> tuple[weight_trajectories.Array, weight_trajectories.Array]:
+        if isinstance(self.sampler, PoissonSampler):
+            return weight_trajectories.final_shifts(self.rates, self.momentum, self.sampler.sample_rate)
+        every = self.sampler.steps_per_epoch if isinstance(self.sampler, ShuffledSampler) else 1
+        moved = weight_trajectories.displacements(np.arange(self.steps) % every == 0, self.rates, self.momentum)
+        return moved[-1:] / self.rates[-1], np.ones(1)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "sampling": sampler_to_json(self.sampler),
+            "l2_clip": self.l2_clip,
+            "noise_multiplier": self.noise_multiplier,
+            "steps": self.steps,
+            "learning_rate": schedule_to_json(self.learning_rate),
+            "momentum": self.momentum,
+            "excess_probability": self.excess_probability,
+            "examples_mix": self.examples_mix,
+        }
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "WeightDistributionPlan":
+        return cls(
+            sampler_from_json(document["sampling"]),
+            document["l2_clip"],
+            document["noise_multiplier"],
+            document["steps"],
+            schedule_from_json(document["learning_rate"]),
+            document["momentum"],
+            document["excess_probability"],
+            document["examples_mix"],
+        )
+
+
+@dataclass
+class Means:
+    """Where a run stands. All of it is secret: no release has paid for it."""
+
+    done: int
+    means: Weights
+    velocity: Weights
+
+    @classmethod
+    def start(cls, parameters: Weights) -> "Means":
+        """At these parameters, which must not depend on the data."""
+        means = {name: value.detach().double().clone() for name, value in parameters.items()}
+        return cls(0, means, {name: torch.zeros_like(value) for name, value in means.items()})
+
+
+def train_steps(plan: WeightDistributionPlan, trainee: Trainee, standing: Means, streams: Streams, last: int) -> None:
+    """Steps of the plan from where the run stands up to the last, which is left out; the trainee then holds θ.
+
+    Guarantee: all θ that the trainee goes through are the plan's event, which the ledger must hold before.
+    """
+    batch, parameters, rates = plan.sampler.expected_batch_size, trainee.parameters, plan.rates
+    with torch.no_grad():
+        draw_weights(plan, standing, streams, parameters)
+        for step in range(standing.done, last):
+            indices = plan.sampler.draw(streams, step)
+            sums = trainee.clipped_sum(indices, plan.l2_clip, streams.generator(Stream.AUGMENTATION, step)).sums
+            for name, mean in standing.means.items():
+                velocity = standing.velocity[name].mul_(plan.momentum).add_(sums[name], alpha=1 / batch)
+                mean.add_(velocity, alpha=-rates[step])
+            standing.done = step + 1
+            draw_weights(plan, standing, streams, parameters)
+
+
+def draw_weights(plan: WeightDistributionPlan, standing: Means, streams: Streams, parameters: Weights) -> None:
+    """θ of where the run stands, into the parameters: the same again if asked again. θ_0 is the start itself."""
+    if standing.done == 0:
+        for name, value in parameters.items():
+            value.copy_(standing.means[name])
+        return
+    rate = plan.rates[standing.done - 1]
+    deviation = rate * plan.l2_clip * plan.noise_multiplier / plan.sampler.expected_batch_size
+    generator = streams.generator(Stream.NOISE, standing.done - 1)
+    for name in sorted(parameters):  # one order, so that the same key gives the same noise to the same parameter
+        mean = standing.means[name]
+        noise = torch.from_numpy(gaussian_noise(generator, tuple(mean.shape), deviation))
+        parameters[name].copy_(mean + noise.to(mean.device))
+
+
+def fit_weight_distributions(
+    run: Run,
+    plan: WeightDistributionPlan,
+    trainee: Trainee,
+    ledger: Ledger,
+    *,
+    what: str = "training by weight distributions",
+    part: str = "train",
+    seed: int | None = None,
+    on_progress: Progress = lambda done, total: None,
+) -> Weights:
+    """Train, and keep and return θ_T; calling again loads it. The trainee then holds it.
+
+    Guarantee: the plan's event, charged once and in full before the first step, with the paper's claim beside it; see
+    `release_once` for runs that were stopped. Means, velocity and key are in RUN/private until the end, then deleted.
+    """
+    if len(trainee.data()[0]) != plan.sampler.n:
+        raise RunError(f"the plan is for n={plan.sampler.n} records, the data has {len(trainee.data()[0])}")
+    training = OneRelease(
+        ["weight distributions", plan.to_json(), trainee.facts()],
+        trainee.data(),
+        plan.steps,
+        plan.event,
+        plan.claimed,
+        _HIDDEN,
+        lambda known: trainee.choose(known, plan.sampler.expected_batch_size),
+    )
+    weights = release_once(
+        run,
+        training,
+        lambda bond: _train(run, plan, trainee, bond, on_progress),
+        ledger,
+        what=what,
+        part=part,
+        seed=seed,
+    )
+    trainee.load(weights)
+    return weights
+
+
+def _train(
+    run: Run, plan: WeightDistributionPlan, trainee: Trainee, bond: Continuity, on_progress: Progress
+) -> Weights:
+    standing = _begin_or_resume(run, trainee, bond)
+    block = max(1, plan.steps // BLOCKS)
+    on_progress(standing.done, plan.steps)
+    while standing.done < plan.steps:
+        train_steps(plan, trainee, standing, bond.streams, min(plan.steps, (standing.done // block + 1) * block))
+        check_finite(trainee.parameters)
+        _keep(run, trainee, standing, bond)
+        on_progress(standing.done, plan.steps)
+    draw_weights(plan, standing, bond.streams, trainee.parameters)
+    return {name: value.clone() for name, value in trainee.weights().items()}
+
+
+def _begin_or_resume(run: Run, trainee: Trainee, bond: Continuity) -> Means:
+    path = run.private / _HIDDEN
+    if path.exists():
+        kept, facts = run.read_tensors(path)
+        if facts.get("run") == bond.run:  # another run's is of no use, and is written over
+            kinds: dict[str, Weights] = {"mean": {}, "velocity": {}, "fixed": {}}
+            for name, value in kept.items():
+                kind, _, rest = name.partition(".")
+                kinds[kind][rest] = value
+            trainee.load(trainee.weights() | kinds["fixed"])
+            return Means(whole(facts, "done", run), kinds["mean"], kinds["velocity"])
+    trainee.initialise(bond.streams)
+    standing = Means.start(trainee.parameters)
+    # Kept before the first draw: whatever the model is when the run goes on, it starts from the same weights.
+    _keep(run, trainee, standing, bond)
+    return standing
+
+
+def _keep(run: Run, trainee: Trainee, standing: Means, bond: Continuity) -> None:
+    fixed = {name: value for name, value in trainee.weights().items() if name not in standing.means}
+    kinds = {"mean": standing.means, "velocity": standing.velocity, "fixed": fixed}
+    content = {f"{kind}.{name}": value for kind, values in kinds.items() for name, value in values.items()}
+    run.write_tensors(run.private / _HIDDEN, content, {"done": standing.done, "run": bond.run})
