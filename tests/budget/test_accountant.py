@@ -5,9 +5,11 @@ import math
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from sordino.budget import (
     Composed,
+    Except,
     FixedSizeGaussian,
     Gaussian,
     Iteration,
@@ -220,6 +222,50 @@ def test_nothing_is_free_and_the_non_private_infinite():
     assert cost(Composed((NonPrivate(), Gaussian(1.0))), 1e-5).epsilon == math.inf
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        Repeated(PoissonGaussian(0.02, 1.0), 200),
+        RepeatAndSelect(Gaussian(3.0), 10.0),
+        Composed((RepeatAndSelect(Gaussian(5.0), 10.0), Repeated(PoissonGaussian(0.02, 1.0), 1500))),
+        Gaussian(2.0),
+    ],
+)
+def test_exceptions_cost_their_probability_out_of_delta_and_nothing_else(event):
+    """By every accountant, whichever part of a composition they belong to, and once."""
+    found, alone = cost(Except(event, 4e-6), 1e-5), cost(event, 6e-6)
+    assert (found.accountant, found.pld is None) == (alone.accountant, alone.pld is None)
+    for name in ("epsilon", "rdp", *(["pld"] if alone.pld is not None else [])):
+        assert getattr(found, name) == pytest.approx(getattr(alone, name), rel=1e-9)
+    assert rdp.classic_epsilon(Except(event, 4e-6), 1e-5, "zero-out") == pytest.approx(
+        rdp.classic_epsilon(event, 6e-6, "zero-out")
+    )
+    inside = Composed((Repeated(Except(Gaussian(9.0), 1e-6), 3), Except(event, 1e-6)))
+    assert cost(inside, 1e-5).epsilon == pytest.approx(
+        cost(Composed((Repeated(Gaussian(9.0), 3), event)), 6e-6).epsilon, rel=1e-9
+    )
+
+
+def test_an_exception_in_each_of_a_random_number_of_runs():
+    found = cost(RepeatAndSelect(Except(Gaussian(3.0), 4e-7), 10.0), 1e-5)
+    assert found.epsilon == pytest.approx(cost(RepeatAndSelect(Gaussian(3.0), 10.0), 6e-6).epsilon, rel=1e-9)
+
+
+def test_a_mechanism_with_an_exception_meets_its_price():
+    """Tells all with probability p and else adds Gaussian noise: its δ(ε), computed directly, is the bound's."""
+    sigma, p, delta = 2.0, 3e-6, 1e-5
+    epsilon = cost(Except(Gaussian(sigma), p), delta).epsilon
+    exact = norm.cdf(0.5 / sigma - epsilon * sigma) - math.exp(epsilon) * norm.cdf(-0.5 / sigma - epsilon * sigma)
+    assert (1 - p) * exact + p == pytest.approx(delta, rel=1e-4)
+    assert (1 - p) * exact + p <= delta
+
+
+@pytest.mark.parametrize("probability", [1e-5, 2e-5, 0.5])
+def test_exceptions_as_likely_as_delta_have_no_price(probability):
+    with pytest.raises(UnsupportedEvent, match=r"exceptions.*larger δ"):
+        cost(Except(Gaussian(3.0), probability), 1e-5)
+
+
 @pytest.mark.parametrize("delta", [0, 1, 2, -1, math.nan])
 def test_delta_is_checked(delta):
     with pytest.raises(ValueError, match="delta"):
@@ -241,6 +287,7 @@ elementary = st.one_of(
     st.builds(ShuffledGaussian, st.integers(1, 100), sigmas),
     st.builds(Iteration, st.integers(1, 100), st.integers(1, 100), sigmas),
     st.builds(RepeatAndSelect, st.builds(Gaussian, sigmas), st.floats(1, 1e6), st.sampled_from([0, 0.5, 1, math.inf])),
+    st.builds(Except, st.builds(Gaussian, sigmas), st.floats(1e-30, 1e-6)),
 )
 
 

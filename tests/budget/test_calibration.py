@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from sordino.budget import (
     Composed,
+    Except,
     FixedSizeGaussian,
     Gaussian,
     Iteration,
@@ -39,6 +40,12 @@ def test_poisson(rate, count, target, delta):
 @given(st.floats(1e-3, 1e6), st.integers(1, 10_000), st.sampled_from(["zero-out", "add-remove", "replace-one"]))
 def test_gaussian(target, count, adjacency):
     check(lambda s: Repeated(Gaussian(s), count), target, 1e-6, adjacency)
+
+
+@pytest.mark.parametrize("target", [0.5, 8.0])
+def test_what_exceptions_leave_of_delta(target):
+    sigma = check(lambda s: Except(Gaussian(s / 40), 1e-6), target)
+    assert sigma == pytest.approx(40 * noise_multiplier(Gaussian, target, 9e-6), rel=2e-3)
 
 
 @settings(max_examples=5, deadline=None)

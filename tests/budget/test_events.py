@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sordino.budget import (
     Composed,
+    Except,
     FixedSizeGaussian,
     Gaussian,
     Iteration,
@@ -24,7 +25,9 @@ from sordino.budget.events import (
     check_adjacency,
     check_delta,
     composed,
+    delta_besides_exceptions,
     describe,
+    exceptions,
     from_json,
     leaves,
     to_json,
@@ -53,6 +56,7 @@ TYPES = [
     "repeated",
     "composed",
     "repeat-and-select",
+    "except",
 ]
 
 
@@ -83,7 +87,7 @@ def test_right_fields_with_wrong_values_are_value_errors(kind, more, data):
     known |= {"composed": Composed((Gaussian(1.0),)), "repeat-and-select": RepeatAndSelect(Gaussian(1.0), 2.0)}
     known |= {"iteration": Iteration(1, 1, 1.0), "laplace": Laplace(1.0), "non-private": NonPrivate()}
     known |= {"poisson-gaussian": PoissonGaussian(0.1, 1.0), "shuffled-gaussian": ShuffledGaussian(2, 1.0)}
-    known |= {"fixed-size-gaussian": FixedSizeGaussian(2, 1, 1.0)}
+    known |= {"fixed-size-gaussian": FixedSizeGaussian(2, 1, 1.0), "except": Except(Gaussian(1.0), 0.1)}
     document = to_json(known[kind]) | more
     for field in set(document) - {"type"}:
         document[field] = data.draw(documents)
@@ -155,6 +159,10 @@ def test_deeply_shared_events_are_built_quickly():
         lambda: RepeatAndSelect(Gaussian(1.0), 2.0, -1.0),
         lambda: RepeatAndSelect(Gaussian(1.0), 2.0, math.nan),
         lambda: RepeatAndSelect(Gaussian(1.0), math.inf),
+        lambda: Except(Gaussian(1.0), 0.0),
+        lambda: Except(Gaussian(1.0), 1.0),
+        lambda: Except(Gaussian(1.0), math.nan),
+        lambda: Except("gaussian", 0.1),
     ],
 )
 def test_meaningless_parameters_are_refused(build):
@@ -213,5 +221,26 @@ def test_leaves_are_elementary(event):
         found = leaves(event)
     except UnsupportedEvent:
         return
-    assert all(not isinstance(leaf, Composed | Repeated) for leaf in found)
+    assert all(not isinstance(leaf, Composed | Repeated | Except) for leaf in found)
+    assert all(exceptions(leaf) == 0 for leaf in found)
     assert all(count > 0 for count in found.values())
+
+
+def test_the_probabilities_of_exceptions_add_up():
+    rare = Except(Gaussian(2.0), 1e-7)
+    assert exceptions(Gaussian(2.0)) == exceptions(Composed(())) == exceptions(Repeated(rare, 0)) == 0
+    assert exceptions(Composed((Repeated(rare, 3), Except(rare, 2e-7), Pure(1.0)))) == pytest.approx(6e-7)
+    assert exceptions(Repeated(RepeatAndSelect(Repeated(rare, 2), 10.0), 5)) == pytest.approx(1e-5)
+    assert leaves(Composed((Repeated(rare, 3), Gaussian(2.0)))) == {Gaussian(2.0): 4}
+    assert delta_besides_exceptions(Repeated(rare, 3), 1e-6) == pytest.approx(7e-7)
+    for delta in (3e-7, 1e-7):
+        with pytest.raises(UnsupportedEvent, match=r"3e-07.*larger δ"):
+            delta_besides_exceptions(Repeated(rare, 3), delta)
+
+
+def test_shuffled_steps_with_exceptions_share_no_epoch():
+    """Each is a mechanism of its own, inside a selection too."""
+    step = ShuffledGaussian(10, 1.0)
+    assert leaves(Repeated(Except(step, 1e-9), 5)) == {step: 5}
+    (selected,) = leaves(RepeatAndSelect(Repeated(Except(step, 1e-9), 5), 2.0))
+    assert leaves(selected.event) == {step: 5}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sordino.budget import (
     BudgetExceeded,
     Composed,
+    Except,
     FixedSizeGaussian,
     Gaussian,
     Ledger,
@@ -122,6 +123,32 @@ def test_the_filter_counts_the_plan_in_full_drawn_or_not(path):
     ledger.spend(Gaussian(10.0), "look")
     ledger.spend(extra, "a second look")
     assert ledger.epsilon() == pytest.approx(filtered(Composed((plan, Gaussian(10.0), extra)), ledger), rel=1e-12)
+
+
+def test_exceptions_of_the_plan_are_taken_from_the_deltas_of_plan_and_filter(path):
+    rare = Except(Gaussian(5.0), 4e-6)
+    ledger = Ledger(5.0, 1e-5, path=path)
+    assert ledger.spend(rare, "training").planned
+    assert ledger.epsilon() == pytest.approx(cost(Gaussian(5.0), 6e-6).epsilon, rel=1e-9)
+    promised = ledger.epsilon_if(Gaussian(9.0))
+    ledger.spend(Gaussian(9.0), "look")
+    assert ledger.epsilon() == pytest.approx(promised)
+    assert promised == pytest.approx(filtered(Composed((Gaussian(5.0), Gaussian(9.0))), ledger, 6e-6), rel=1e-9)
+    again = Ledger.open(path) if path else ledger
+    assert again.statement()["entries"][0]["in_words"] == "Gaussian, σ=5, except with probability 4e-06"
+
+
+def test_an_exception_chosen_after_outputs_is_refused_unless_it_was_announced(path):
+    """A filter sets its δ aside before the first output; later there is none that could be given away."""
+    rare = Except(Gaussian(5.0), 1e-7)
+    ledger = Ledger(5.0, 1e-5, path=path, planned=[(Gaussian(9.0), "look"), (rare, "training")])
+    ledger.spend(Gaussian(9.0), "look")
+    before = state(ledger)
+    for attempt in (lambda: ledger.spend(rare, "more training"), lambda: ledger.epsilon_if(rare)):
+        with pytest.raises(UnsupportedEvent, match=r"exceptions.*planned when the ledger is opened"):
+            attempt()
+    assert state(ledger) == before
+    assert ledger.spend(rare, "training").planned
 
 
 def test_an_unplanned_event_is_refused_where_only_pld_had_room(path):

@@ -5,6 +5,7 @@ import pytest
 
 from sordino.budget import (
     Composed,
+    Except,
     FixedSizeGaussian,
     Gaussian,
     Iteration,
@@ -169,6 +170,14 @@ def test_a_claim_is_shown_beside_and_never_instead():
     claim = document["entries"][0]["claimed_epsilon"]
     assert claim == cost(Repeated(PoissonGaussian(0.02, 2.0), 500), 1e-5).epsilon
     assert document["epsilon"] == cost(Repeated(Gaussian(2.0), 10), 1e-5).epsilon > claim
+
+
+def test_where_a_price_does_not_show_the_sampler_the_claim_does():
+    ledger = Ledger(20.0, 1e-5)
+    ledger.spend(Except(Gaussian(2.0), 1e-6), "training", claimed=Repeated(PoissonGaussian(0.02, 2.0), 500))
+    document = strict(ledger.statement())
+    assert document["samplers"] == ["Poisson"]
+    assert document["entries"][0]["event"]["probability"] == 1e-6
 
 
 def test_an_epsilon_is_never_printed_smaller_than_it_is():
