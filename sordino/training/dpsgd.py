@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.gradients.mixing import ExamplesMixError
 from sordino.mechanisms.gaussian import gaussian_noise
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.averaging import Averaging
@@ -64,6 +65,9 @@ class Training:
     trainee: Trainee
     optimiser: Optimiser
     averaging: Averaging | None = None
+
+    def __post_init__(self) -> None:
+        refuse_mixing(self.trainee, self.plan.private)
 
     def facts(self) -> list[Any]:
         """All that must be the same for a run to go on."""
@@ -130,6 +134,15 @@ def noisy_mean(sums: Weights, l2_clip: float, plan: Plan, generator: np.random.G
         noise = torch.from_numpy(gaussian_noise(generator, tuple(sums[name].shape), deviation)).to(sums[name].device)
         mean[name] = ((sums[name].double() + noise) / plan.sampler.expected_batch_size).to(sums[name].dtype)
     return mean
+
+
+def refuse_mixing(trainee: Trainee, private: bool) -> None:
+    """Under a plan that promises privacy no trainee may let examples mix; others are free to (`MixingTrainee`)."""
+    if private and getattr(trainee, "examples_mix", False):
+        raise ExamplesMixError(
+            "examples mix in this model, so no clip bounds what one of them does: train it under a plan that says so "
+            "(examples_mix=True, charged ε=∞), or compute each example's output from that example alone"
+        )
 
 
 def check_finite(parameters: Weights) -> None:

@@ -39,7 +39,7 @@ from sordino.mechanisms.gaussian import gaussian_noise
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.checkpoint import whole
 from sordino.training.continuity import Continuity
-from sordino.training.dpsgd import Trainee, check_finite
+from sordino.training.dpsgd import Trainee, check_finite, refuse_mixing
 from sordino.training.fitting import BLOCKS, Progress
 from sordino.training.one_release import OneRelease, release_once
 from sordino.training.optimisers import Weights
@@ -69,6 +69,7 @@ class WeightDistributionPlan:
     excess_probability: float | None = None
     """For Poisson sampling, and no other; well below δ."""
     examples_mix: bool = False
+    """Algorithm 2: one example may change another's gradient (`MixingTrainee`)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampler, PoissonSampler | FullBatchSampler | ShuffledSampler):
@@ -205,24 +206,25 @@ class Means:
         return cls(0, means, {name: torch.zeros_like(value) for name, value in means.items()})
 
 
+@torch.no_grad()
 def train_steps(plan: WeightDistributionPlan, trainee: Trainee, standing: Means, streams: Streams, last: int) -> None:
     """Steps of the plan from where the run stands up to the last, which is left out; the trainee then holds θ.
 
     Guarantee: all θ that the trainee goes through are the plan's event, which the ledger must hold before.
     """
-    batch, parameters, rates = plan.sampler.expected_batch_size, trainee.parameters, plan.rates
-    with torch.no_grad():
+    batch, parameters = plan.sampler.expected_batch_size, trainee.parameters
+    draw_weights(plan, standing, streams, parameters)
+    for step in range(standing.done, last):
+        indices = plan.sampler.draw(streams, step)
+        sums = trainee.clipped_sum(indices, plan.l2_clip, streams.generator(Stream.AUGMENTATION, step)).sums
+        for name, mean in standing.means.items():
+            velocity = standing.velocity[name].mul_(plan.momentum).add_(sums[name], alpha=1 / batch)
+            mean.add_(velocity, alpha=-plan.rates[step])
+        standing.done = step + 1
         draw_weights(plan, standing, streams, parameters)
-        for step in range(standing.done, last):
-            indices = plan.sampler.draw(streams, step)
-            sums = trainee.clipped_sum(indices, plan.l2_clip, streams.generator(Stream.AUGMENTATION, step)).sums
-            for name, mean in standing.means.items():
-                velocity = standing.velocity[name].mul_(plan.momentum).add_(sums[name], alpha=1 / batch)
-                mean.add_(velocity, alpha=-rates[step])
-            standing.done = step + 1
-            draw_weights(plan, standing, streams, parameters)
 
 
+@torch.no_grad()
 def draw_weights(plan: WeightDistributionPlan, standing: Means, streams: Streams, parameters: Weights) -> None:
     """θ of where the run stands, into the parameters: the same again if asked again. θ_0 is the start itself."""
     if standing.done == 0:
@@ -256,6 +258,7 @@ def fit_weight_distributions(
     """
     if len(trainee.data()[0]) != plan.sampler.n:
         raise RunError(f"the plan is for n={plan.sampler.n} records, the data has {len(trainee.data()[0])}")
+    refuse_mixing(trainee, private=not plan.examples_mix)
     training = OneRelease(
         ["weight distributions", plan.to_json(), trainee.facts()],
         trainee.data(),
@@ -295,6 +298,7 @@ def _train(
 
 def _begin_or_resume(run: Run, trainee: Trainee, bond: Continuity) -> Means:
     path = run.private / _HIDDEN
+    trainee.initialise(bond.streams)
     if path.exists():
         kept, facts = run.read_tensors(path)
         if facts.get("run") == bond.run:  # another run's is of no use, and is written over
@@ -304,7 +308,6 @@ def _begin_or_resume(run: Run, trainee: Trainee, bond: Continuity) -> Means:
                 kinds[kind][rest] = value
             trainee.load(trainee.weights() | kinds["fixed"])
             return Means(whole(facts, "done", run), kinds["mean"], kinds["velocity"])
-    trainee.initialise(bond.streams)
     standing = Means.start(trainee.parameters)
     # Kept before the first draw: whatever the model is when the run goes on, it starts from the same weights.
     _keep(run, trainee, standing, bond)
