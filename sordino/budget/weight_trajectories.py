@@ -94,11 +94,18 @@ def poisson_norm(rates: Rates, momentum: float, sample_rate: float, excess_proba
 
 
 def _by_checkpoints(rates: Rates, momentum: float, sample_rate: float, probability: float) -> float:
-    steps, count = len(rates), min(len(rates), _CHECKPOINTS)
-    ends = np.unique(np.linspace(0, steps, count + 1).round().astype(int)[1:])
+    ends, bounds = checkpoint_bounds(rates, momentum, sample_rate, probability)
     inverse = np.concatenate([[0.0], np.cumsum(np.asarray(rates) ** -2.0)])
-    bounds = np.array([tail(_weights(rates, momentum, end), sample_rate, probability / len(ends)) for end in ends])
     return math.sqrt(float(bounds**2 @ np.diff(inverse[np.concatenate([[0], ends])])))
+
+
+def checkpoint_bounds(
+    rates: Rates, momentum: float, sample_rate: float, probability: float
+) -> tuple[NDArray[np.int64], Array]:
+    """Numbers t of steps, the last one all of them, with bounds that all N_t keep to, but with this probability."""
+    ends = np.unique(np.linspace(0, len(rates), min(len(rates), _CHECKPOINTS) + 1).round().astype(int)[1:])
+    each = probability / len(ends)
+    return ends, np.array([tail(_weights(rates, momentum, end), sample_rate, each) for end in ends])
 
 
 def _column_norms(rates: Rates, momentum: float) -> Array:

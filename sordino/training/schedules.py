@@ -45,7 +45,8 @@ class Staircase:
 
     def __post_init__(self) -> None:
         check_rate(self.start)
-        check_rate(self.factor)
+        if not (isinstance(self.factor, int | float) and 0 < self.factor < math.inf):
+            raise ValueError(f"the factor of a stair must be a positive finite number, not {self.factor!r}")
         if type(self.every) is not int or self.every < 1:
             raise ValueError(f"the steps of a stair must be a whole number of at least 1, not {self.every!r}")
 

@@ -75,6 +75,25 @@ def test_poisson_sampling_exceeds_what_is_charged_no_more_often_than_promised(ra
 
 
 @settings(max_examples=40, deadline=None)
+@given(schedules | st.just((0.1,) * 9), momenta, st.sampled_from([0.01, 0.3, 0.9]), st.sampled_from([1e-4, 0.02, 0.3]))
+def test_all_checkpoints_hold_together(rates, momentum, rate, probability):
+    patterns = np.array(list(itertools.product([0, 1], repeat=len(rates))))
+    chances = np.prod(np.where(patterns, rate, 1 - rate), axis=1)
+    ends, bounds = trajectories.checkpoint_bounds(rates, momentum, rate, probability)
+    assert ends[-1] == len(rates)
+    beyond = trajectories.displacements(patterns, rates, momentum)[:, ends - 1] > bounds * (1 + 1e-12)
+    assert chances[beyond.any(axis=1)].sum() <= probability
+
+
+def test_checkpoints_end_with_the_run_however_long_it_is():
+    for steps in (1, 63, 64, 65, 1000):
+        ends, bounds = trajectories.checkpoint_bounds((0.1,) * steps, 0.0, 0.1, 1e-3)
+        assert ends[-1] == steps
+        assert len(ends) == len(bounds) == min(steps, 64)
+        assert (np.diff(ends) > 0).all()
+
+
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.floats(0.01, 5.0), min_size=1, max_size=9) | st.integers(1, 9).map(lambda k: [2.5] * k),
     st.sampled_from([0.01, 0.3, 0.9]),
