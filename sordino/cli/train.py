@@ -22,8 +22,9 @@ def train(
     recipe: Annotated[
         str,
         typer.Option(
-            help="best, or one of scatter-linear, scatter-cnn, cnn, cnn-small, transfer-linear, linear, or of LSR's "
-            "for one dataset each: lsr-m1 to -m3 (mnist), lsr-f1 to -f3 (fashion-mnist), lsr-c1 to -c3 (cifar-10)."
+            help="best, or one of scatter-linear, scatter-cnn, cnn, cnn-small, transfer-linear, linear, "
+            "weight-distributions, or of LSR's for one dataset each: lsr-m1 to -m3 (mnist), lsr-f1 to -f3 "
+            "(fashion-mnist), lsr-c1 to -c3 (cifar-10)."
         ),
     ] = "best",
     seed: Annotated[

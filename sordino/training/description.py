@@ -11,6 +11,7 @@ from sordino.data import Facts
 from sordino.training.plan import Plan
 from sordino.training.recipes import Recipe, check_name, recipe
 from sordino.training.run import Run, RunError
+from sordino.training.weight_distributions import WeightDistributionPlan
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Description:
 
     status: str
     request: Request
-    plan: Plan
+    plan: Plan | WeightDistributionPlan
     facts: Facts
     statement: dict[str, Any]
     """Words for the privacy statement: unit, tuning, notes."""
@@ -60,12 +61,16 @@ class Description:
             return cls(
                 str(document["status"]),
                 Request(**document["request"]),
-                Plan.from_json(document["plan"]),
+                _plan_from_json(document["plan"]),
                 Facts.from_json(document["facts"]),
                 {name: document["statement"][name] for name in ("unit", "tuning", "notes")},
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise RunError(f"run.json in {run.folder} is of another version of sordino") from None
+
+
+def _plan_from_json(document: dict[str, Any]) -> Plan | WeightDistributionPlan:
+    return (WeightDistributionPlan if "excess_probability" in document else Plan).from_json(document)
 
 
 def request_of(folder: str | Path) -> Request:

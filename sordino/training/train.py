@@ -13,8 +13,10 @@ from torch import Tensor
 
 from sordino.budget import Composed, Event, Ledger, Repeated, cost
 from sordino.budget.statement import as_text
+from sordino.budget.steps import steps_for
 from sordino.data import DataError, Dataset, load
 from sordino.data.catalogue import definition
+from sordino.data.samplers import ShuffledSampler
 from sordino.features.feature import as_array
 from sordino.features.stored import stored
 from sordino.training import normalising
@@ -23,6 +25,7 @@ from sordino.training.fitting import fit
 from sordino.training.plan import Plan
 from sordino.training.recipes import BEST, Recipe, recipe, strongest
 from sordino.training.run import Run, RunError
+from sordino.training.weight_distributions import WeightDistributionPlan, fit_weight_distributions
 
 # steps done, steps in all, ε drawn so far
 Progress = Callable[[int, int, float], None]
@@ -62,15 +65,7 @@ def train(
     test_x = _features(chosen, dataset.test.x, lambda done: on_features(n + done, total))
     before = normalising.spent_before(chosen.moments)
     if begun is None or out is None:
-        plan = Plan.calibrated(
-            n=n,
-            expected_batch_size=chosen.expected_batch_size(n),
-            epochs=chosen.settings.epochs,
-            target_epsilon=request.epsilon,
-            target_delta=request.delta,
-            l2_clip=chosen.l2_clip,
-            before=before,
-        )
+        plan = _plan(chosen, n, request, before)
         run = Run.create(out, request.dataset)
         begun = Description("training", request, plan, dataset.facts, _words(request, dataset, chosen))
         begun.write(run)
@@ -90,21 +85,52 @@ def train(
         charged = done + plan.steps - total
         on_progress(done, total, _epsilon_within(before, plan, charged, request.delta))
 
-    optimiser = chosen.optimiser(n, request.epsilon)
-    averaging = chosen.averaging(plan.steps)
-    trained = fit(run, plan, trainee, optimiser, ledger, averaging=averaging, seed=request.seed, on_progress=report)
+    trained = plan.steps
+    if isinstance(plan, WeightDistributionPlan):
+        fit_weight_distributions(run, plan, trainee, ledger, what="training", seed=request.seed, on_progress=report)
+    else:
+        optimiser = chosen.optimiser(n, request.epsilon)
+        averaging = chosen.averaging(plan.steps)
+        trained = fit(run, plan, trainee, optimiser, ledger, averaging=averaging, seed=request.seed, on_progress=report)
     scores = chosen.head.scores(trainee.weights(), normalising.standardised(scale, test_x), classes)
     accuracy = _accuracy(scores, dataset.test.y)
     return _finish(run, begun, ledger, dataset, accuracy, trained)
 
 
+def _plan(chosen: Recipe, n: int, request: Request, before: Event | None) -> Plan | WeightDistributionPlan:
+    """The plan with the least noise that meets the target."""
+    batch = chosen.expected_batch_size(n)
+    if chosen.weight_distributions:
+        optimiser = chosen.optimiser(n, request.epsilon)
+        return WeightDistributionPlan.calibrated(
+            ShuffledSampler(n, batch),
+            l2_clip=chosen.l2_clip,
+            steps=steps_for(chosen.settings.epochs, n, batch),
+            learning_rate=optimiser.learning_rate,
+            momentum=optimiser.momentum,
+            target_epsilon=request.epsilon,
+            target_delta=request.delta,
+            before=before,
+        )
+    return Plan.calibrated(
+        n=n,
+        expected_batch_size=batch,
+        epochs=chosen.settings.epochs,
+        target_epsilon=request.epsilon,
+        target_delta=request.delta,
+        l2_clip=chosen.l2_clip,
+        before=before,
+    )
+
+
 @lru_cache(maxsize=32)
-def _epsilon_up_to(before: Event | None, plan: Plan, steps: int, delta: float) -> float:
-    drawn = Repeated(plan.step_event, steps)
+def _epsilon_up_to(before: Event | None, plan: Plan | WeightDistributionPlan, steps: int, delta: float) -> float:
+    # The last draw of weight distributions is charged in full from the start.
+    drawn = plan.event if isinstance(plan, WeightDistributionPlan) else Repeated(plan.step_event, steps)
     return cost(drawn if before is None else Composed((before, drawn)), delta).epsilon
 
 
-def _epsilon_within(before: Event | None, plan: Plan, charged: int, delta: float) -> float:
+def _epsilon_within(before: Event | None, plan: Plan | WeightDistributionPlan, charged: int, delta: float) -> float:
     """ε for display: up to the next eighth of the plan, since pricing every block could take longer than training."""
     eighth = math.ceil(plan.steps / 8)
     return _epsilon_up_to(before, plan, min(plan.steps, math.ceil(charged / eighth) * eighth), delta)

@@ -208,3 +208,20 @@ def test_recipes_for_other_images_say_so(sordino: Callable[..., Any]) -> None:
         outcome = sordino("train", *command, "--epsilon", 3, "--delta", 1e-5)
         assert outcome.code == 2
         assert words in outcome.err
+
+
+def test_weight_distributions_are_sound_at_the_epsilon_asked_for_with_the_claim_beside(
+    sordino: Callable[..., Any], tmp_path: Path
+) -> None:
+    command = ("train", "mnist-5k", "--epsilon", 3, "--delta", 1e-5, "--recipe", "weight-distributions", "--seed", 1)
+    outcome = sordino(*command, "--out", tmp_path / "run", "--json")
+    assert outcome.code == 0, outcome.err
+    assert 2.99 < outcome.json["epsilon"] <= 3
+    statement = json.loads((tmp_path / "run" / "statement.json").read_text())
+    assert 0 < statement["entries"][0]["claimed_epsilon"] < 0.3
+    assert statement["samplers"] == ["shuffled epochs (no amplification counted)"]
+    assert {path.name for path in (tmp_path / "run" / "private").iterdir()} <= {"lock"}
+    examples = tmp_path / "some.npy"
+    np.save(examples, load("mnist-5k").test.x[:5])
+    assert len(sordino("predict", tmp_path / "run", examples, "--json").json["predictions"]) == 5
+    assert sordino("resume", tmp_path / "run").code == 2

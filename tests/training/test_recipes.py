@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from torch import nn
 
 from sordino.budget import PoissonGaussian, Repeated, cost, rdp
 from sordino.data import DataError, Facts, load
@@ -92,11 +93,21 @@ def test_names_and_data_that_do_not_fit_are_refused(grey: Facts, colour: Facts) 
         recipe("cnn", "large", replace(colour, shape=(64, 64, 3)))
     with pytest.raises(DataError, match="use cnn"):
         recipe("cnn-small", "mnist", grey)
+    with pytest.raises(DataError, match="grey images of 28×28 only"):
+        recipe("weight-distributions", "cifar-10", colour)
+
+
+def test_weight_distributions_train_a_network_in_which_each_example_is_normalised_alone(grey: Facts) -> None:
+    chosen = recipe("weight-distributions", "mnist", grey)
+    assert chosen.weight_distributions
+    network = chosen.head.trainee(np.zeros((4, 1, 28, 28), np.float32), np.arange(4), 10).model  # type: ignore[attr-defined]
+    assert sum(value.numel() for value in network.parameters()) == 61_706
+    assert [layer.num_channels for layer in network if isinstance(layer, nn.GroupNorm)] == [6, 16, 120, 84]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_says_where_its_settings_come_from(name: str, grey: Facts, colour: Facts) -> None:
     dataset = LARGE_RATES[name].dataset if name in LARGE_RATES else "cifar-10"
-    chosen = recipe(name, dataset, colour if dataset == "cifar-10" else grey)
+    chosen = recipe(name, dataset, grey if dataset != "cifar-10" or name == "weight-distributions" else colour)
     assert "settings" in chosen.tuning(dataset)
     assert chosen.tuning("somewhere-else").startswith("not counted: the recipe's settings were fixed in advance")
