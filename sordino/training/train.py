@@ -74,7 +74,8 @@ def train(
         if not run.ledger.exists() and any(path.exists() for path in (run.checkpoint, run.model, run.normalisation)):
             raise RunError(f"{run.folder} has results but no ledger: what they cost is lost; restore ledger.json")
     say(f"run folder: {run.folder}")
-    planned = [*normalising.planned(chosen.moments), (plan.event, "training", "train")]
+    what = "training by weight distributions" if chosen.weight_distributions else "training"
+    planned = [*normalising.planned(chosen.moments), (plan.event, what, "train")]
     ledger = Ledger(request.epsilon, request.delta, path=run.ledger, planned=planned)
     scale = None
     if chosen.moments is not None:
@@ -87,7 +88,7 @@ def train(
 
     trained = plan.steps
     if isinstance(plan, WeightDistributionPlan):
-        fit_weight_distributions(run, plan, trainee, ledger, what="training", seed=request.seed, on_progress=report)
+        fit_weight_distributions(run, plan, trainee, ledger, what=what, seed=request.seed, on_progress=report)
     else:
         optimiser = chosen.optimiser(n, request.epsilon)
         averaging = chosen.averaging(plan.steps)

@@ -218,7 +218,9 @@ def test_weight_distributions_are_sound_at_the_epsilon_asked_for_with_the_claim_
     assert outcome.code == 0, outcome.err
     assert 2.99 < outcome.json["epsilon"] <= 3
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
-    assert 0 < statement["entries"][0]["claimed_epsilon"] < 0.3
+    (entry,) = statement["entries"]
+    assert 0 < entry["claimed_epsilon"] < 0.3
+    assert (entry["what"], entry["planned"]) == ("training by weight distributions", True)
     assert statement["samplers"] == ["shuffled epochs (no amplification counted)"]
     assert {path.name for path in (tmp_path / "run" / "private").iterdir()} <= {"lock"}
     examples = tmp_path / "some.npy"
