@@ -117,7 +117,8 @@ CNN = {
 TRANSFER = Settings(50_000, 1024, 3.0, 20)
 WEIGHT_DISTRIBUTIONS = Settings(60_000, 3000, 4.0, 3, averaged=0.0)
 """Few steps: the noise that one needs grows with their number to the power of 1.5, whether the batch is full or a share
-of a shuffled epoch. A handful of settings were tried on 6,000 training images of MNIST, with the noise of 60,000."""
+of a shuffled epoch. Twelve settings were tried at ε=3, one seed each, on 6,000 training images of MNIST with the noise
+of 60,000 and 2,000 others to judge; one with more epochs was as good (92.3 to 92.0 %) but takes longer."""
 _SETTINGS = {"scatter-linear": SCATTER_LINEAR, "scatter-cnn": SCATTER_CNN, "cnn": CNN, "cnn-small": CNN}
 _NETWORK_FROM = 2.2
 """The ε from which a network on scattered colour images is ahead of a linear model (T&B's figure 2, reproduced)."""
