@@ -62,8 +62,7 @@ class Recipe:
     tuned_at: float = field(default=3.0, repr=False)
     """The ε that the settings were chosen at; its name tells it, so what is stored under the description stays."""
     weight_distributions: bool = field(default=False, repr=False)
-    """Whether noise goes through weight distributions, of which only the last draw is told, instead of gradients; its name
-    tells it too."""
+    """Whether noise goes through weight distributions, of which only the last draw is told; the name tells it too."""
 
     @property
     def moments(self) -> ChannelMoments | ThresholdQuantiles | None:
@@ -198,16 +197,7 @@ def _weight_distributions(facts: Facts, white: float, changes: dict[str, Any]) -
 
 
 def layer_normalised_lenet5(classes: int) -> nn.Module:
-    """SI's LN-LeNet-5: after every ReLU the example is normalised over all it has, without a learnt scale or shift."""
-    layers: list[nn.Module] = []
-    width = 0
-    for layer in models.lenet5(classes):
-        layers.append(layer)
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            width = layer.weight.shape[0]
-        elif isinstance(layer, nn.ReLU):
-            layers.append(nn.GroupNorm(1, width, affine=False))
-    return nn.Sequential(*layers)
+    return models.lenet5(classes, models.layer_norm)
 
 
 def _network(name: str, facts: Facts) -> Callable[[int], nn.Module]:
