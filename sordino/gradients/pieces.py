@@ -173,7 +173,8 @@ def gram_norm(left: Tensor, right: Tensor) -> Tensor:
     diagonals = torch.diagonal(left, dim1=1, dim2=2) * torch.diagonal(right, dim1=1, dim2=2)
     mass = diagonals.clamp(min=0).sqrt().sum(1)
     known = squares * _GRAM_TOLERANCE >= _GRAM_ERROR * mass.square()
-    return torch.where(known, squares, torch.where(mass > 0, torch.nan, 0.0))
+    # A mass that is no number (an infinite input under a gradient of zero) is not nothing.
+    return torch.where(known, squares, torch.where(mass == 0, 0.0, torch.nan))
 
 
 _GRAM_ERROR = 2.0 * 2**20 * 2**-53
