@@ -30,6 +30,9 @@ def train(
     seed: Annotated[
         int | None, typer.Option(help="Fix all randomness: for experiments only, it voids the privacy.")
     ] = None,
+    canaries: Annotated[
+        int, typer.Option(min=0, help="Synthetic records that take part, so that `sordino audit` can audit this run.")
+    ] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; an unfinished run in it goes on. Default: under runs/.")
     ] = None,
@@ -38,7 +41,7 @@ def train(
     """Train a private model on a named dataset, within the budget."""
     from sordino.training.description import Request
 
-    _train(Request(dataset, recipe, epsilon, delta, seed), out, as_json)
+    _train(Request(dataset, recipe, epsilon, delta, seed, canaries), out, as_json)
 
 
 def resume(run: RunFolder, as_json: Json = False) -> None:

@@ -23,12 +23,16 @@ class Request:
     epsilon: float
     delta: float
     seed: int | None = None
+    canaries: int = 0
+    """Synthetic records that take part for an audit."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.dataset, str) and isinstance(self.recipe, str)):
             raise ValueError("a dataset and a recipe are named by words")
         if self.seed is not None and type(self.seed) is not int:
             raise ValueError(f"a seed is a whole number, not {self.seed!r}")
+        if type(self.canaries) is not int or self.canaries < 0 or self.canaries == 1:
+            raise ValueError(f"canaries are a whole number, none or at least two, not {self.canaries!r}")
         check_target(self.epsilon)
         check_delta(self.delta)
         check_name(self.recipe)

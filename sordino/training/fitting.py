@@ -35,12 +35,14 @@ def fit(
     seed: int | None = None,
     checkpoint_every: int | None = None,
     on_progress: Progress = lambda done, total: None,
+    on_trained: Callable[[Standing], None] = lambda standing: None,
 ) -> int:
     """Train the plan's steps, going on from the run's checkpoint if there is one; returns the steps trained.
 
     That number is below the plan's only if steps were lost to a change of environment and had to be charged twice. At
     the end the weights (with `averaging`, the averaged ones) are in the model and in the run's folder, and the key of
-    the noise is deleted; calling again loads the weights.
+    the noise is deleted; calling again loads the weights. `on_trained` is told, before that, where the run stands; once
+    more if the run is killed in between.
     """
     if len(trainee.data()[0]) != plan.sampler.n:
         raise RunError(f"the plan is for n={plan.sampler.n} records, the data has {len(trainee.data()[0])}")
@@ -71,6 +73,7 @@ def fit(
                 Checkpoint(trainee.weights(), standing).write(run)
                 on_progress(last, total)
             done = standing.done
+            on_trained(standing)
             trainee.load(trainee.weights() | (standing.average or {}))
             facts = {"steps": done, "run": bond.run, "charged": ledger.entries[number].count}
             run.write_tensors(run.model, trainee.weights(), facts)

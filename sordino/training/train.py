@@ -19,9 +19,11 @@ from sordino.data.catalogue import definition
 from sordino.data.samplers import ShuffledSampler
 from sordino.features.feature import as_array
 from sordino.features.stored import stored
-from sordino.training import normalising
+from sordino.training import canaries, normalising
 from sordino.training.description import Description, Request
+from sordino.training.dpsgd import Standing, Trainee
 from sordino.training.fitting import fit
+from sordino.training.optimisers import Optimiser
 from sordino.training.plan import Plan
 from sordino.training.recipes import BEST, Recipe, recipe, strongest
 from sordino.training.run import Run, RunError
@@ -64,6 +66,7 @@ def train(
     train_x = _features(chosen, dataset.train.x, lambda done: on_features(done, total))
     test_x = _features(chosen, dataset.test.x, lambda done: on_features(n + done, total))
     before = normalising.spent_before(chosen.moments)
+    n += request.canaries
     if begun is None or out is None:
         plan = _plan(chosen, n, request, before)
         run = Run.create(out, request.dataset)
@@ -80,7 +83,7 @@ def train(
     scale = None
     if chosen.moments is not None:
         scale = normalising.statistics(run, chosen.moments, train_x, ledger, request.seed)
-    trainee = chosen.head.trainee(normalising.standardised(scale, train_x), dataset.train.y, classes)
+    trainee: Trainee = chosen.head.trainee(normalising.standardised(scale, train_x), dataset.train.y, classes)
 
     def report(done: int, total: int) -> None:
         charged = done + plan.steps - total
@@ -90,9 +93,7 @@ def train(
     if isinstance(plan, WeightDistributionPlan):
         fit_weight_distributions(run, plan, trainee, ledger, what=what, seed=request.seed, on_progress=report)
     else:
-        optimiser = chosen.optimiser(n, request.epsilon)
-        averaging = chosen.averaging(plan.steps)
-        trained = fit(run, plan, trainee, optimiser, ledger, averaging=averaging, seed=request.seed, on_progress=report)
+        trained = _fit(run, plan, trainee, chosen, request, ledger, report)
     scores = chosen.head.scores(trainee.weights(), normalising.standardised(scale, test_x), classes)
     accuracy = _accuracy(scores, dataset.test.y)
     return _finish(run, begun, ledger, dataset, accuracy, trained)
@@ -102,6 +103,8 @@ def _plan(chosen: Recipe, n: int, request: Request, before: Event | None) -> Pla
     """The plan with the least noise that meets the target."""
     batch = chosen.expected_batch_size(n)
     if chosen.weight_distributions:
+        if request.canaries:
+            raise ValueError(f"canaries watch noisy gradients, which {chosen.name} does not have: train without them")
         optimiser = chosen.optimiser(n, request.epsilon)
         return WeightDistributionPlan.calibrated(
             ShuffledSampler(n, batch),
@@ -121,6 +124,34 @@ def _plan(chosen: Recipe, n: int, request: Request, before: Event | None) -> Pla
         target_delta=request.delta,
         l2_clip=chosen.l2_clip,
         before=before,
+    )
+
+
+def _fit(
+    run: Run,
+    plan: Plan,
+    trainee: Trainee,
+    chosen: Recipe,
+    request: Request,
+    ledger: Ledger,
+    on_progress: Callable[[int, int], None],
+) -> int:
+    """DP-SGD with the recipe's optimiser, and with canaries where they are asked for; returns the steps trained."""
+    optimiser: Optimiser = chosen.optimiser(plan.sampler.n, request.epsilon)
+    planted = canaries.begin_or_resume(run, request.canaries, request.seed) if request.canaries else None
+    if planted is not None:
+        trainee, optimiser = canaries.WithCanaries(trainee, planted), canaries.Scoring(optimiser, planted)
+
+    def keep_scores(standing: Standing) -> None:
+        if planted is not None:
+            canaries.keep_outcome(run, planted, standing)
+
+    return fit(
+        *(run, plan, trainee, optimiser, ledger),
+        averaging=chosen.averaging(plan.steps),
+        seed=request.seed,
+        on_progress=on_progress,
+        on_trained=keep_scores,
     )
 
 
@@ -150,6 +181,8 @@ def _accuracy(scores: Tensor, labels: NDArray[np.int64]) -> float:
 def _words(request: Request, dataset: Dataset, chosen: Recipe) -> dict[str, Any]:
     notes = ["the test set is a public benchmark: its accuracy is not charged"]
     notes += [dataset.facts.note] if dataset.facts.note else []
+    if request.canaries:
+        notes.append(f"{request.canaries:,} synthetic canaries took part, for an audit; the plan's n counts them")
     tuning = chosen.tuning(request.dataset)
     return {"unit": dataset.facts.protected, "tuning": tuning, "notes": notes}
 
@@ -162,7 +195,10 @@ def _finish(
         lost = f"{plan.steps - trained} steps were lost to a change of environment: charged, and in no model"
         words = words | {"notes": [*words["notes"], lost]}
     statement = ledger.statement(**words)
-    run.write_json("metrics.json", {"test_accuracy": accuracy, "n_test": len(dataset.test), "test_set": "public"})
+    run.write_json(
+        "metrics.json",
+        {"test_accuracy": accuracy, "n_test": len(dataset.test), "test_set": "public", "canaries": request.canaries},
+    )
     run.write_json("statement.json", statement)
     run.write_text("statement.txt", as_text(statement))
     replace(begun, status="finished", statement=words).write(run)
@@ -179,6 +215,7 @@ def _finish(
         "noise_multiplier": plan.noise_multiplier,
         "sample_rate": plan.sampler.sample_rate,
         "seeded": request.seed is not None,
+        "canaries": request.canaries,
     }
 
 

@@ -1,0 +1,181 @@
+"""An audit of a plan, a recipe or a run: the real code on synthetic canaries, never on the private records."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sordino.audit.canaries import half_of, plan_at, resized
+from sordino.audit.findings import Audit, Finding, Part
+from sordino.audit.lower_bound import check_confidence, epsilon_lower_bound
+from sordino.audit.noise import noise_test
+from sordino.audit.one_run import one_run_lower_bound
+from sordino.audit.sampler import sampler_test
+from sordino.audit.sensitivity import adversarial_rows, sensitivity_probe
+from sordino.audit.white_box import statistics_scores, training_scores
+from sordino.budget import Composed, Event, Ledger, Repeated, cost
+from sordino.data import DataError, Facts
+from sordino.features.feature import as_array
+from sordino.mechanisms.moments import ChannelMoments
+from sordino.mechanisms.streams import Streams
+from sordino.mechanisms.thresholds import ThresholdQuantiles
+from sordino.training import canaries, normalising
+from sordino.training.description import Description
+from sordino.training.dpsgd import Trainee
+from sordino.training.heads import LinearHead
+from sordino.training.plan import Plan
+from sordino.training.recipes import Recipe, recipe
+from sordino.training.run import Run
+
+RUNS = 20_000
+"""Trials of the mechanism, half with the canary and half without."""
+_FEWEST_RUNS = 100
+_WIDE_DELTA = 0.01
+"""An event promises an ε at every δ, and at a large one far fewer trials are enough to see it broken."""
+_SHARE_OF_PARTS = 0.2
+"""Of the audit's error probability, what the bounds of the parts may use up together, on top of the headline's."""
+_TESTED_RECORDS = 2000
+_PROBED_RECORDS = 24
+_WIDTH = 32
+
+
+def audit_plan(
+    plan: Plan,
+    delta: float,
+    *,
+    moments: ChannelMoments | ThresholdQuantiles | None = None,
+    trainee: Trainee | None = None,
+    runs: int = RUNS,
+    confidence: float = 0.95,
+    streams: Streams | None = None,
+) -> Audit:
+    """Execute the plan on canaries, its statistics before it if there are any, and test what it rests on.
+
+    The headline is of a canary that is in all of it, at the plan's δ. All of it, and statistics and training alone, are
+    held against what they promise at a larger δ, too, at a higher confidence. `trainee`, if
+    given, has its sensitivity probed. What the audit takes from the plan is what is claimed: faults of the loop, the
+    sampler, the noise or the clip show as a bound beyond the claim, or as a test that fails.
+    """
+    check_confidence(confidence)
+    if runs < _FEWEST_RUNS:
+        raise ValueError(f"an audit needs at least {_FEWEST_RUNS} runs of the mechanism, not {runs}")
+    streams = Streams.fresh() if streams is None else streams
+    small = plan_at(plan, runs)
+    coins = half_of(small.sampler.n, streams)
+    scores = {"training": training_scores(small, coins, streams)}
+    events: dict[str, tuple[Event, Event]] = {
+        "training": (Repeated(plan.claimed_step or plan.step_event, plan.steps), plan.event)
+    }
+    if moments is not None:
+        told = moments.moments_with(1.0, 1.0) if isinstance(moments, ThresholdQuantiles) else moments
+        scores["statistics"] = statistics_scores(told, coins)
+        events["statistics"] = (told.event, told.event)
+        everything = np.sum(list(scores.values()), axis=0)
+        scores = {"everything": everything, **scores}
+        # Thresholds of the statistics have a price, too, though no canary looks at them.
+        spent = [event for event, *_ in normalising.planned(moments)]
+        whole = [Composed((*spent, event)) for event in events["training"]]
+        events["everything"] = whole[0], whole[1]
+    whole_name = next(iter(scores))
+
+    def part(name: str, at: float, level: float) -> Part:
+        bound = epsilon_lower_bound(scores[name][coins], scores[name][~coins], at, 1 - level)
+        claimed, sound = (cost(event, at).epsilon for event in events[name])
+        return Part(name, at, bound, claimed, sound)
+
+    level = 1 - confidence
+    headline = part(whole_name, delta, level)
+    parts = tuple(part(name, max(delta, _WIDE_DELTA), level * _SHARE_OF_PARTS / len(scores)) for name in scores)
+    findings = [*_sampler_findings(plan, streams), noise_test(plan_at(plan, _TESTED_RECORDS), streams)]
+    if trainee is not None:
+        findings.append(sensitivity_probe(trainee, plan.l2_clip, streams))
+    return Audit(
+        *(headline.lower_bound, confidence, headline.claimed_epsilon, headline.sound_epsilon, delta, small.sampler.n),
+        *(parts, tuple(findings)),
+    )
+
+
+def audit_recipe(
+    name: str,
+    epsilon: float = 3.0,
+    delta: float = 1e-5,
+    *,
+    epochs: float | None = None,
+    runs: int = RUNS,
+    confidence: float = 0.95,
+) -> Audit:
+    """The mechanism of a recipe as it would run within this budget on the data that it was made for.
+
+    Fewer epochs than the recipe's make a quicker audit of the same code.
+    """
+    chosen, facts = _recipe(name)
+    n = chosen.settings.n
+    plan = Plan.calibrated(
+        n=n,
+        expected_batch_size=chosen.expected_batch_size(n),
+        epochs=chosen.settings.epochs if epochs is None else epochs,
+        target_epsilon=epsilon,
+        target_delta=delta,
+        l2_clip=chosen.l2_clip,
+        before=normalising.spent_before(chosen.moments),
+    )
+    trainee = _probed(chosen, facts)
+    return audit_plan(plan, delta, moments=chosen.moments, trainee=trainee, runs=runs, confidence=confidence)
+
+
+def audit_run(folder: str | Path, *, runs: int = RUNS, confidence: float = 0.95) -> Audit:
+    """A run of `sordino train`: its plan executed on canaries; and the canaries that took part in it, if it had any."""
+    run = Run(folder)
+    known = Description.read(run)
+    chosen, delta = known.recipe, known.request.delta
+    trainee = _probed(chosen, known.facts)
+    audit = audit_plan(known.plan, delta, moments=chosen.moments, trainee=trainee, runs=runs, confidence=confidence)
+    stated = Ledger.open(run.ledger).statement()["epsilon"]
+    agrees = stated is None or stated >= audit.sound_epsilon * (1 - 1e-6)
+    ledger = Finding("ledger", 1.0 if agrees else 0.0, f"the ledger states ε={stated}, the plan costs no more")
+    if not agrees:
+        ledger = replace(ledger, seen=f"the ledger states ε={stated}, the plan costs {audit.sound_epsilon:.4g}")
+    audit = replace(audit, findings=(*audit.findings, ledger))
+    if not known.request.canaries or known.status != "finished":
+        return audit
+    coins, scores = canaries.outcome(run)
+    return replace(
+        audit, one_run_lower_bound=one_run_lower_bound(scores, coins, delta, confidence), canaries=len(coins)
+    )
+
+
+def _sampler_findings(plan: Plan, streams: Streams) -> list[Finding]:
+    sampler = resized(plan.sampler, _TESTED_RECORDS)
+    found = [sampler_test(sampler, sampler.event(1.0), streams)]
+    claimed = sampler.claimed(1.0)
+    if claimed is not None:
+        found.append(sampler_test(sampler, claimed, streams, "sampler, as claimed", about_sound=False))
+    return found
+
+
+def _recipe(name: str) -> tuple[Recipe, Facts]:
+    """For the dataset that it was made for, from public facts alone."""
+    problem: DataError | None = None
+    for dataset, shape in (("mnist", (28, 28)), ("cifar-10", (32, 32, 3))):
+        facts = Facts(
+            *("classification", "image", tuple("0123456789"), shape, (0.0, 255.0), 60_000, 10_000),
+            *("synthetic", "none", True, "", "one image"),
+        )
+        try:
+            return recipe(name, dataset, facts), facts
+        except DataError as refusal:
+            problem = refusal
+    assert problem is not None
+    raise problem
+
+
+def _probed(chosen: Recipe, facts: Facts) -> Trainee:
+    """The recipe's model with adversarial records in the place of features, of the shape that the features have."""
+    streams = Streams.fresh()
+    shape: tuple[int, ...] = (_WIDTH,)
+    if not isinstance(chosen.head, LinearHead):  # to a linear model one width is as good as another
+        examples = np.zeros((2, *facts.shape), dtype=np.uint8)
+        shape = as_array(chosen.features(examples)).shape[1:]
+    classes = len(facts.classes or ())
+    labels = np.arange(_PROBED_RECORDS) % classes
+    return chosen.head.trainee(adversarial_rows(shape, _PROBED_RECORDS, streams), labels, classes)

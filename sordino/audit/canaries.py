@@ -1,0 +1,96 @@
+"""Canaries: records whose gradients are known and as large as the clip allows, each along a parameter of its own.
+
+Coordinates never meet, and noise and Poisson participation are independent between them: one execution of the real
+loop is as many independent trials of the mechanism, at the plan's own sample rate, as there are canaries.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.data.samplers import Sampler
+from sordino.gradients import Flat
+from sordino.mechanisms.streams import Stream, Streams
+from sordino.training.dpsgd import ClippedSum
+from sordino.training.optimisers import Weights
+from sordino.training.plan import Plan
+
+_BEFORE_CLIPPING = 8.0
+"""The norm of a canary's gradient before the clip, in clips: a clip that is missing or too large shows."""
+
+
+class CanaryTrainee:
+    """A trainee with a parameter for each record; a present record's gradient lies along its own, an absent one's is 0.
+
+    The parameters are two tensors, as models have several. Gradients are clipped by the engine's own rule.
+    """
+
+    def __init__(self, coins: NDArray[np.bool_], l2_clip: float) -> None:
+        self._lengths = torch.from_numpy(coins.astype(np.float32)) * (_BEFORE_CLIPPING * l2_clip)
+        self._sizes = (len(coins) // 2, len(coins) - len(coins) // 2)
+        self.parameters: Weights = self._split(torch.zeros(len(coins)))
+
+    def weights(self) -> Weights:
+        return self.parameters
+
+    def load(self, weights: Weights) -> None:
+        self.parameters = weights
+
+    def initialise(self, streams: Streams) -> None:
+        self.parameters = self._split(torch.zeros(len(self._lengths)))
+
+    def facts(self) -> dict[str, Any]:
+        return {"model": "canaries", "records": len(self._lengths)}
+
+    def data(self) -> tuple[NDArray[Any], ...]:
+        return (self._lengths.numpy(),)
+
+    def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
+        return {}
+
+    def clipped_sum(
+        self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator | None = None
+    ) -> ClippedSum:
+        rows = torch.from_numpy(indices)
+        lengths = self._lengths[rows]
+        clipped = lengths * Flat().factors(lengths[:, None], l2_clip)[:, 0]
+        return ClippedSum(self._split(torch.zeros(len(self._lengths)).index_add_(0, rows, clipped)), lengths)
+
+    def _split(self, values: Tensor) -> Weights:
+        return dict(zip(("first", "second"), values.split(self._sizes), strict=True))
+
+
+def by_record(weights: Weights) -> Tensor:
+    """The parameters of a canary trainee, or gradients of them, in the order of its records."""
+    return torch.cat([weights["first"], weights["second"]])
+
+
+def half_of(records: int, streams: Streams) -> NDArray[np.bool_]:
+    """Which records are present: half of them, at random."""
+    return streams.generator(Stream.INITIALISATION).permutation(records) < records // 2
+
+
+def resized(sampler: Sampler, records: int) -> Sampler:
+    """The sampler over about so many records, or more, at the same sample rate.
+
+    Where no such number gives the same rate exactly the rate is a little lower, and what it leaks a little less: a
+    lower bound stays one.
+    """
+    unit = sampler.n // math.gcd(sampler.n, sampler.expected_batch_size)
+    if unit <= 4 * records:
+        size = unit * math.ceil(records / unit)
+        batch = size * sampler.expected_batch_size // sampler.n
+    else:
+        size = max(records, math.ceil(1 / sampler.sample_rate))
+        batch = max(1, size * sampler.expected_batch_size // sampler.n)
+    return replace(sampler, n=size, expected_batch_size=batch)  # type: ignore[type-var]
+
+
+def plan_at(plan: Plan, records: int) -> Plan:
+    """The plan over about so many canaries instead of its records."""
+    return replace(plan, sampler=resized(plan.sampler, records))

@@ -1,0 +1,76 @@
+"""What an audit found: a lower bound beside the claimed and the sound ε, tests, and the verdict that follows."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+CONSISTENT, VIOLATED = "consistent", "violated"
+_SHARE_OF_TESTS = 0.2
+"""Of the audit's error probability 1 − confidence, what all tests together may use up."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A test of something that the plan says: how probable what was seen is if the plan is kept."""
+
+    name: str
+    p_value: float
+    seen: str
+    about_sound: bool = True
+    """False of a test of the claim alone, which the sound ε does not rest on."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A release of the workflow, held against what it promises at one δ."""
+
+    name: str
+    delta: float
+    lower_bound: float
+    claimed_epsilon: float
+    sound_epsilon: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The verdict is about the claimed ε, `sound_verdict` about the sound one; where nothing is claimed they agree.
+
+    A figure is violated if a lower bound exceeds it, or if a test of what it rests on fails: all tests together fail
+    for correct code with probability at most (1 − confidence)/5.
+    """
+
+    lower_bound: float
+    confidence: float
+    claimed_epsilon: float
+    sound_epsilon: float
+    delta: float
+    runs: int
+    parts: tuple[Part, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    one_run_lower_bound: float | None = None
+    canaries: int = 0
+
+    def failed(self) -> tuple[Finding, ...]:
+        level = (1 - self.confidence) * _SHARE_OF_TESTS / max(1, len(self.findings))
+        return tuple(finding for finding in self.findings if finding.p_value < level)
+
+    @property
+    def verdict(self) -> str:
+        beaten = self._largest() > self.claimed_epsilon
+        beaten |= any(part.lower_bound > part.claimed_epsilon for part in self.parts)
+        return VIOLATED if beaten or self.failed() else CONSISTENT
+
+    @property
+    def sound_verdict(self) -> str:
+        beaten = self._largest() > self.sound_epsilon
+        beaten |= any(part.lower_bound > part.sound_epsilon for part in self.parts)
+        beaten |= any(finding.about_sound for finding in self.failed())
+        return VIOLATED if beaten else CONSISTENT
+
+    def _largest(self) -> float:
+        return max(self.lower_bound, self.one_run_lower_bound or 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        failed = self.failed()
+        content = asdict(self)
+        content["findings"] = [asdict(finding) | {"passed": finding not in failed} for finding in self.findings]
+        return content | {"verdict": self.verdict, "sound_verdict": self.sound_verdict}

@@ -1,0 +1,129 @@
+"""Whether the noise of the real loop is the plan's: variance, normality, independence of steps and parameters."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+
+from sordino.audit.findings import Finding
+from sordino.mechanisms.streams import Streams
+from sordino.training.dpsgd import ClippedSum, Training, train_steps
+from sordino.training.optimisers import State, Weights
+from sordino.training.plan import Plan
+
+_STILL = 1023
+_FEWEST_STEPS, _MOST_STEPS = 64, 256
+
+Array = NDArray[np.float64]
+
+
+class _KnownSums:
+    """A trainee whose sums are known: every record adds the whole clip to one parameter, nothing to all others."""
+
+    def __init__(self, records: int) -> None:
+        self._records = records
+        self.parameters: Weights = {"aligned": torch.zeros(1), "still": torch.zeros(_STILL)}
+        self.aligned = 0.0
+
+    def weights(self) -> Weights:
+        return self.parameters
+
+    def load(self, weights: Weights) -> None:
+        self.parameters = weights
+
+    def initialise(self, streams: Streams) -> None: ...
+
+    def facts(self) -> dict[str, Any]:
+        return {"model": "known sums"}
+
+    def data(self) -> tuple[NDArray[Any], ...]:
+        return (np.zeros(self._records),)
+
+    def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
+        return {}
+
+    def clipped_sum(
+        self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator | None = None
+    ) -> ClippedSum:
+        self.aligned = len(indices) * l2_clip
+        sums = {"aligned": torch.full((1,), self.aligned, dtype=torch.float64), "still": torch.zeros(_STILL)}
+        return ClippedSum(sums, torch.full((len(indices),), l2_clip))
+
+
+class _Residuals:
+    """An optimiser that takes the known sums off again: what is left is the noise, in units of its deviation."""
+
+    def __init__(self, plan: Plan, trainee: _KnownSums) -> None:
+        self._plan, self._trainee = plan, trainee
+        self.rows: list[Array] = []
+
+    def to_json(self) -> dict[str, Any]:
+        return {"optimiser": "residuals"}
+
+    def start(self, parameters: Weights) -> State:
+        return {}
+
+    def step(self, parameters: Weights, state: State, gradient: Weights, step: int, noise_deviation: float) -> None:
+        batch, plan = self._plan.sampler.expected_batch_size, self._plan
+        clip = plan.l2_clip if plan.quantile_clip is None else noise_deviation * batch / plan.noise_multiplier
+        left = torch.cat([gradient["aligned"].double() * batch - self._trainee.aligned, gradient["still"] * batch])
+        self.rows.append(left.numpy() / (plan.noise_multiplier * clip))
+
+
+def noise_test(plan: Plan, streams: Streams) -> Finding:
+    """The noise of the real loop on sums that are known, against N(0, (noise_multiplier·l2_clip)²) on every coordinate.
+
+    It takes at least 64 steps, of a shorter plan too. p-values are combined by a union bound. What it cannot see: noise
+    that others could predict, and dependence between more than two numbers.
+    """
+    trainee = _KnownSums(plan.sampler.n)
+    residuals = _Residuals(plan, trainee)
+    steps = int(np.clip(plan.steps, _FEWEST_STEPS, _MOST_STEPS))
+    training = Training(replace(plan, steps=steps), trainee, residuals)
+    train_steps(training, training.start(), streams, steps)
+    found = _p_values(np.stack(residuals.rows))
+    worst, value = min(found.items(), key=lambda item: item[1])
+    seen = f"least probable of {len(found)}: {worst} over {steps:,} steps of {1 + _STILL:,} parameters"
+    return Finding("noise", min(1.0, len(found) * value), seen)
+
+
+def _p_values(noise: Array) -> dict[str, float]:
+    steps, parameters = noise.shape
+    squares = np.square(noise)
+    return {
+        "variance": _two_sided(stats.chi2(noise.size), squares.sum()),
+        "variance of a step": _union(_two_sided_of(stats.chi2(parameters), squares.sum(1))),
+        "variance of a parameter": _union(_two_sided_of(stats.chi2(steps), squares.sum(0))),
+        "mean": _two_sided(stats.norm(), noise.sum() / np.sqrt(noise.size)),
+        "normality": float(stats.kstest(noise.ravel(), "norm").pvalue),
+        "correlation of two steps": _correlations(noise),
+        "correlation of two parameters": _correlations(noise.T),
+        "neighbouring parameters": _two_sided(
+            stats.norm(), (noise[:, 1:] * noise[:, :-1]).sum() / np.sqrt(noise[:, 1:].size)
+        ),
+    }
+
+
+def _correlations(rows: Array) -> float:
+    """Of the two rows that agree most; the law is exact for independent normal numbers of mean zero."""
+    count, length = rows.shape
+    norms = np.linalg.norm(rows, axis=1)
+    unit = rows / np.where(norms > 0, norms, 1.0)[:, None]
+    most = min(float(np.abs(np.triu(unit @ unit.T, 1)).max()), 1 - 1e-15)
+    pairs = count * (count - 1) // 2
+    return float(min(1.0, pairs * 2 * stats.t.sf(most * np.sqrt((length - 1) / (1 - most**2)), length - 1)))
+
+
+def _union(values: Array) -> float:
+    return float(min(1.0, len(values) * values.min(initial=1.0)))
+
+
+def _two_sided(law: Any, value: float) -> float:
+    return float(_two_sided_of(law, np.array([value]))[0])
+
+
+def _two_sided_of(law: Any, values: Array) -> Array:
+    return np.asarray(np.minimum(1.0, 2 * np.minimum(law.cdf(values), law.sf(values))))

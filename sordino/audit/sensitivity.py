@@ -1,0 +1,103 @@
+"""Whether one record moves the clipped sums by the clip at most, whatever the record and whatever the weights."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.audit.findings import Finding
+from sordino.gradients import ExamplesMixError
+from sordino.mechanisms.streams import Stream, Streams
+from sordino.training.dpsgd import Trainee
+
+_TOLERANCE = 1e-5
+_BATCH, _MOST_BATCHES = 8, 4
+_WEIGHTS = (None, 1.0)
+"""Deviations of random weights that gradients are probed at, beside the model's own start."""
+
+
+def sensitivity_probe(trainee: Trainee, l2_clip: float, streams: Streams) -> Finding:
+    """Records of the trainee zeroed out one at a time, in random batches, at several weights.
+
+    Fails if a record moves the sums by more than the clip, but for rounding, or moves what the others add (examples
+    that mix: batch norm in training mode). It is exact about what it tries, and proves nothing about what it does not;
+    the trainee's records should be `adversarial_rows`. A trainee with random augmentation cannot be probed.
+    """
+    try:
+        largest, mixed = _worst(trainee, l2_clip, streams)
+    except ExamplesMixError as refusal:
+        return Finding("sensitivity", 1.0, f"the engine refuses the model: {refusal}")
+    # What is rounded is sums of up to a batch of clips.
+    kept = largest <= 1 + _TOLERANCE and mixed <= _BATCH * _TOLERANCE
+    seen = f"a record moves the sum by up to {largest:.6f} clips, and what others add by {mixed:.1e}"
+    return Finding("sensitivity", 1.0 if kept else 0.0, seen)
+
+
+def _worst(trainee: Trainee, l2_clip: float, streams: Streams) -> tuple[float, float]:
+    """The largest change by one record, and of what others add; both in clips."""
+    n, generator = len(trainee.data()[0]), streams.generator(Stream.SAMPLING)
+    trainee.choose(None, min(n, _BATCH))
+    trainee.initialise(streams)
+    largest = mixed = 0.0
+    for deviation in _WEIGHTS:
+        if deviation is not None:
+            with torch.no_grad():
+                for name in sorted(trainee.parameters):
+                    value = trainee.parameters[name]
+                    value.copy_(torch.from_numpy(generator.normal(0, deviation, tuple(value.shape))))
+        for batch in _batches(n, generator):
+            all_of_them = _sum(trainee, batch, l2_clip)
+            without = [_sum(trainee, np.delete(batch, place), l2_clip) for place in range(len(batch))]
+            moved = [_length(all_of_them - one) / l2_clip for one in without]
+            largest = max(largest, *moved)
+            # If nobody moves what others add, two records together take away what each takes away alone.
+            for place in range(len(batch) - 1):
+                neither = _sum(trainee, np.delete(batch, [place, place + 1]), l2_clip)
+                together = all_of_them - without[place] - without[place + 1] + neither
+                mixed = max(mixed, _length(together) / l2_clip)
+    return largest, mixed
+
+
+def _batches(n: int, generator: np.random.Generator) -> list[NDArray[np.int64]]:
+    """Of different records, the rest left out: few records are all probed."""
+    order = generator.permutation(n)[: _BATCH * _MOST_BATCHES]
+    return [np.sort(order[start : start + _BATCH]) for start in range(0, len(order), _BATCH)]
+
+
+def _sum(trainee: Trainee, indices: NDArray[np.int64], l2_clip: float) -> Tensor:
+    sums = trainee.clipped_sum(indices, l2_clip, np.random.default_rng(0)).sums
+    return torch.cat([sums[name].detach().double().flatten() for name in sorted(sums)])
+
+
+def _length(difference: Tensor) -> float:
+    """A sum that is not a number is as far away as can be."""
+    length = float(torch.linalg.vector_norm(difference))
+    return math.inf if math.isnan(length) else length
+
+
+def adversarial_rows(shape: tuple[int, ...], records: int, streams: Streams) -> NDArray[np.float32]:
+    """Records of this shape: ordinary, large, tiny, zero, constant, duplicates, hardly finite and not finite."""
+    x = streams.generator(Stream.INITIALISATION).normal(size=(records, *shape)).astype(np.float32)
+    for start, change in enumerate(_KINDS):
+        for row in range(start, records, len(_KINDS)):
+            x[row] = change(x[row])
+    x[2 :: len(_KINDS)] = x[0]
+    return x
+
+
+def _poisoned(value: float) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+    def poison(row: NDArray[np.float32]) -> NDArray[np.float32]:
+        row.flat[0] = value
+        return row
+
+    return poison
+
+
+_KINDS: tuple[Callable[[NDArray[np.float32]], NDArray[np.float32]], ...] = (
+    *(lambda row: row, lambda row: 3 * row, lambda row: row, lambda row: 1e3 * row, lambda row: -1e3 * row),
+    *(lambda row: 1e-4 * row, lambda row: 0 * row, lambda row: 0 * row + 37, lambda row: 1e8 * row),
+    *(_poisoned(math.nan), _poisoned(math.inf), _poisoned(3e38)),
+)

@@ -1,0 +1,111 @@
+"""The white-box adversary: sees every noisy gradient that the real loop releases, and knows every other record.
+
+Its score for a canary is the likelihood ratio of what was claimed to happen, which no other test beats at telling a
+claimed mechanism's arms apart; a lower bound from it is valid whatever mechanism really ran.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sordino.audit.canaries import CanaryTrainee, by_record
+from sordino.budget import Event, Gaussian, Ledger, PoissonGaussian, ShuffledGaussian
+from sordino.mechanisms.moments import ChannelMoments
+from sordino.mechanisms.streams import Streams
+from sordino.training.dpsgd import Training, train_steps
+from sordino.training.optimisers import State, Weights
+from sordino.training.plan import Plan
+
+Scores = NDArray[np.float64]
+
+_CHANNELS = 256
+
+
+class _Likelihood:
+    """Σ over releases of ln(density with the canary / density without), each release in units of the sensitivity."""
+
+    def __init__(self, records: int, event: Event) -> None:
+        self._event, self._total, self._epoch = event, np.zeros(records), np.full(records, -np.inf)
+        self._steps = 0
+
+    def add(self, released: Scores) -> None:
+        match self._event:
+            case Gaussian(sigma):
+                self._total += _gaussian(released, sigma)
+            case PoissonGaussian(rate, sigma):
+                self._total += _mixture(_gaussian(released, sigma), rate)
+            case ShuffledGaussian(steps_per_epoch, sigma):
+                # The record was in one of the epoch's batches, each as likely as the other.
+                ratio = _gaussian(released, sigma) - math.log(steps_per_epoch)
+                self._epoch = np.logaddexp(self._epoch, ratio)
+                self._steps += 1
+                if self._steps % steps_per_epoch == 0:
+                    self._total, self._epoch = self.scores(), np.full_like(self._epoch, -np.inf)
+            case _:
+                raise ValueError(f"no audit is known for a step of {type(self._event).__name__}")
+
+    def scores(self) -> Scores:
+        """What is left of a begun epoch is the chance that the record's batch is still to come."""
+        if not isinstance(self._event, ShuffledGaussian) or self._steps % self._event.steps_per_epoch == 0:
+            return np.asarray(self._total + np.where(np.isfinite(self._epoch), self._epoch, 0.0))
+        left = 1 - (self._steps % self._event.steps_per_epoch) / self._event.steps_per_epoch
+        return np.asarray(self._total + np.logaddexp(self._epoch, math.log(left)))
+
+
+def _gaussian(released: Scores, sigma: float) -> Scores:
+    return (2 * released - 1) / (2 * sigma**2)
+
+
+def _mixture(ratio: Scores, rate: float) -> Scores:
+    return ratio if rate == 1 else np.logaddexp(math.log1p(-rate), math.log(rate) + ratio)
+
+
+class _Watching:
+    """An optimiser that only looks: whatever it would do with the noisy gradients is post-processing of them."""
+
+    def __init__(self, plan: Plan, likelihood: _Likelihood) -> None:
+        self._plan, self._likelihood = plan, likelihood
+
+    def to_json(self) -> dict[str, Any]:
+        return {"optimiser": "watching"}
+
+    def start(self, parameters: Weights) -> State:
+        return {}
+
+    def step(self, parameters: Weights, state: State, gradient: Weights, step: int, noise_deviation: float) -> None:
+        batch = self._plan.sampler.expected_batch_size
+        clip = self._plan.l2_clip
+        if self._plan.quantile_clip is not None:
+            clip = noise_deviation * batch / self._plan.noise_multiplier
+        self._likelihood.add(by_record(gradient).double().numpy() * (batch / clip))
+
+
+def training_scores(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Scores:
+    """Each canary's score after an execution of the plan's steps by the real loop, over the canaries."""
+    if not plan.private:
+        raise ValueError("a plan without noise claims nothing, so there is nothing to audit: its ε is ∞")
+    likelihood = _Likelihood(plan.sampler.n, plan.sampler.event(plan.noise_multiplier))
+    trainee = CanaryTrainee(coins, plan.l2_clip)
+    training = Training(plan, trainee, _Watching(plan, likelihood))
+    with torch.no_grad():
+        train_steps(training, training.start(), streams, plan.steps)
+    return likelihood.scores()
+
+
+def statistics_scores(moments: ChannelMoments, coins: NDArray[np.bool_]) -> Scores:
+    """Each canary's score after a release of the real private statistics, in which it alone moves its channel."""
+    ledger = Ledger()  # of nothing real; `paid` keeps it empty
+    scores = np.empty(len(coins))
+    for start in range(0, len(coins), _CHANNELS):
+        present = coins[start : start + _CHANNELS]
+        rows = np.diag(present.astype(np.float64))
+        far = 8 * max(moments.mean_clip, moments.square_clip)
+        mean, variance = moments.release(far * rows, far * rows, ledger, paid=True)
+        n = moments.sample_rate * len(present)
+        ratio = _gaussian(mean * (n / moments.mean_clip), moments.noise_multiplier)
+        ratio += _gaussian((variance + mean**2) * (n / moments.square_clip), moments.noise_multiplier)
+        scores[start : start + _CHANNELS] = _mixture(ratio, moments.sample_rate)
+    return scores

@@ -1,0 +1,66 @@
+"""The noise test passes the real noise and sees what is wrong with other noise."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sordino.audit import noise_test
+from sordino.data.samplers import PoissonSampler
+from sordino.mechanisms.streams import Streams
+from sordino.training import dpsgd
+from sordino.training.plan import Plan
+from sordino.training.quantile_clip import QuantileClip
+
+PLAN = Plan(PoissonSampler(400, 40), l2_clip=0.5, noise_multiplier=3.0, steps=80)
+Noise = Callable[[np.random.Generator, tuple[int, ...], float], np.ndarray]
+
+
+def keyed(seed: int) -> Streams:
+    return Streams(seed.to_bytes(16, "little"))
+
+
+def test_the_real_noise_passes() -> None:
+    values = [noise_test(PLAN, keyed(seed)).p_value for seed in range(12)]
+    assert min(values) > 1e-3
+    assert noise_test(replace(PLAN, steps=1), keyed(1)).p_value > 1e-3
+    assert noise_test(replace(PLAN, quantile_clip=QuantileClip(4.0)), keyed(1)).p_value > 1e-3
+
+
+def laplace(generator: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
+    return generator.laplace(0, deviation / np.sqrt(2), shape)
+
+
+def three_per_cent_less(generator: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
+    return generator.normal(0, 0.97 * deviation, shape)
+
+
+def one_number_for_two(generator: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
+    size = int(np.prod(shape))
+    return np.repeat(generator.normal(0, deviation, (size + 1) // 2), 2)[:size].reshape(shape)
+
+
+def two_numbers_of_a_thousand_agree(generator: np.random.Generator, shape: tuple[int, ...], sigma: float) -> np.ndarray:
+    noise = generator.normal(0, sigma, shape)
+    noise[-1] = noise[0]
+    return noise
+
+
+def biased(generator: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
+    return generator.normal(0.03 * deviation, deviation, shape)
+
+
+def one_without(generator: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
+    noise = generator.normal(0, deviation, shape)
+    noise[len(noise) // 2] = 0
+    return noise
+
+
+@pytest.mark.parametrize(
+    "wrong", [laplace, three_per_cent_less, one_number_for_two, two_numbers_of_a_thousand_agree, biased, one_without]
+)
+def test_other_noise_does_not(monkeypatch: pytest.MonkeyPatch, wrong: Noise) -> None:
+    monkeypatch.setattr(dpsgd, "gaussian_noise", wrong)
+    found = noise_test(PLAN, keyed(0))
+    assert found.p_value < 1e-6, found.seen

@@ -1,0 +1,83 @@
+"""The one-run bound: its limiting cases, mechanisms that attain it, and real trainings."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sordino.audit.one_run import one_run_lower_bound, p_value
+
+
+@pytest.mark.parametrize(("guesses", "correct"), [(100, 70), (40, 40), (100, 0), (1, 1)])
+def test_without_delta_it_is_the_binomial_tail(guesses: int, correct: int) -> None:
+    for epsilon in (0.0, 0.5, 3.0):
+        right = math.exp(epsilon) / (1 + math.exp(epsilon))
+        exact = stats.binomtest(correct, guesses, right, alternative="greater").pvalue
+        assert p_value(200, guesses, correct, epsilon, 0.0) == pytest.approx(exact, rel=1e-9)
+
+
+def test_delta_adds_the_steepest_chord_of_the_tail() -> None:
+    """The formula, summed by hand for a small case."""
+    m, r, v, delta, law = 10, 6, 5, 1e-3, stats.binom(6, math.exp(1) / (1 + math.exp(1)))
+    tail = [sum(law.pmf(k) for k in range(max(0, c), r + 1)) for c in range(v - m, v + 1)][::-1]  # f(v), f(v−1), …
+    chords = [(tail[i] - tail[0]) / i for i in range(1, m + 1)]
+    assert p_value(m, r, v, 1.0, delta) == pytest.approx(tail[0] + 2 * m * delta * max(chords))
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0])
+@pytest.mark.parametrize("delta", [1e-4, 1e-2])
+def test_no_mechanism_we_know_beats_it(epsilon: float, delta: float) -> None:
+    """ε-DP randomised response of every coin, which with probability δ tells all: (ε, δ)-DP, with known tails.
+
+    So is one that tells each coin on its own with probability δ. Where δ is forgotten, both are above the bound.
+    """
+    m, right = 40, math.exp(epsilon) / (1 + math.exp(epsilon))
+    for v in range(m + 1):
+        all_at_once = (1 - delta) * stats.binom.sf(v - 1, m, right) + delta
+        one_by_one = stats.binom.sf(v - 1, m, (1 - delta) * right + delta)
+        bound = p_value(m, m, v, epsilon, delta)
+        assert max(all_at_once, one_by_one) <= bound + 1e-12
+    assert all_at_once > p_value(m, m, m, epsilon, 0.0)
+
+
+def test_the_bound_is_below_the_truth_as_often_as_it_says_and_near_it() -> None:
+    generator, truth = np.random.default_rng(2), 1.0
+    keep = math.exp(truth) / (1 + math.exp(truth))
+    bounds = []
+    for _ in range(100):
+        coins = generator.random(1000) < 0.5
+        told = np.where(generator.random(1000) < keep, coins, ~coins)
+        bounds.append(one_run_lower_bound(told + 1e-3 * generator.random(1000), coins, 1e-5))
+    assert np.mean(np.array(bounds) > truth) <= 0.05
+    assert np.median(bounds) > 0.7
+
+
+def test_scores_that_know_nothing_or_everything() -> None:
+    coins = np.random.default_rng(0).random(500) < 0.5
+    assert one_run_lower_bound(np.random.default_rng(1).random(500), coins, 1e-5) < 0.2
+    assert one_run_lower_bound(coins.astype(float), coins, 1e-5) > 3
+    assert one_run_lower_bound(-coins.astype(float), coins, 1e-5) == 0
+
+
+def test_a_larger_delta_explains_more() -> None:
+    coins = np.random.default_rng(0).random(500) < 0.5
+    scores = coins + np.random.default_rng(1).normal(size=500)
+    bounds = [one_run_lower_bound(scores, coins, delta) for delta in (0.0, 1e-5, 1e-3)]
+    assert bounds[0] >= bounds[1] > bounds[2] > 0
+
+
+def test_small_p_values_grow_with_epsilon() -> None:
+    """What lets the bound be found as a root."""
+    for m, r, v, delta in ((1000, 1000, 620, 1e-5), (1000, 200, 150, 1e-3), (50, 50, 50, 1e-2), (300, 100, 60, 0.0)):
+        values = np.array([p_value(m, r, v, epsilon, delta) for epsilon in np.linspace(0, 8, 400)])
+        small = values < 0.2
+        assert small.any()
+        assert (np.diff(values[: np.argmin(small)]) >= -1e-12).all() if not small.all() else True
+
+
+def test_bad_input_is_said() -> None:
+    with pytest.raises(ValueError, match="one score and one coin"):
+        one_run_lower_bound(np.zeros(3), np.zeros(4, bool), 1e-5)
+    with pytest.raises(ValueError, match="cannot be"):
+        p_value(10, 5, 6, 1.0, 0.0)
