@@ -35,7 +35,7 @@ _WIDE_DELTA = 0.01
 _SHARE_OF_PARTS = 0.2
 """Of the audit's error probability, what the bounds of the parts may use up together, on top of the headline's."""
 _TESTED_RECORDS = 2000
-_PROBED_RECORDS = 24
+_PROBED_RECORDS = 16
 _WIDTH = 32
 
 

@@ -7,7 +7,7 @@ f(v) + 2mδ·max over i of (f(v − i) − f(v))/i, where f(v) = P(Binomial(r, e
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from sordino.audit.lower_bound import check_confidence
 
@@ -39,9 +39,12 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     """The most that the probability of so many correct guesses can be under (ε, δ)-DP."""
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(f"{correct} correct of {guesses} guesses about {canaries} canaries cannot be")
-    law = stats.binom(guesses, special.expit(epsilon))
-    slopes = np.cumsum(law.pmf(np.arange(correct - 1, -1, -1))) / np.arange(1, correct + 1)
-    return float(min(1.0, law.sf(correct - 1) + 2 * canaries * delta * slopes.max(initial=0.0)))
+    fewer = np.arange(correct - 1, -1, -1.0)
+    ways = special.gammaln(guesses + 1) - special.gammaln(fewer + 1) - special.gammaln(guesses - fewer + 1)
+    odds = fewer * special.log_expit(epsilon) + (guesses - fewer) * special.log_expit(-epsilon)
+    slopes = np.cumsum(np.exp(ways + odds)) / np.arange(1, correct + 1)
+    tail = special.bdtrc(correct - 1, guesses, special.expit(epsilon)) if correct else 1.0
+    return float(min(1.0, tail + 2 * canaries * delta * slopes.max(initial=0.0)))
 
 
 def _least_epsilon(canaries: int, guesses: int, correct: int, delta: float, level: float) -> float:

@@ -37,7 +37,7 @@ def test_a_recipe_is_audited_under_its_own_plan() -> None:
 
 def test_correct_training_audits_below_its_epsilon_nineteen_times_in_twenty() -> None:
     """At a δ where the bound is tight: there the confidence is put to the test."""
-    plan = plan_at(Plan(PoissonSampler(100, 20), l2_clip=0.3, noise_multiplier=2.0, steps=10), 4000)
+    plan = plan_at(Plan(PoissonSampler(100, 50), l2_clip=0.3, noise_multiplier=2.0, steps=10), 4000)
     for delta in (1e-5, 0.05):
         claimed, bounds = plan.epsilon(delta), []
         for _ in range(20):
@@ -46,15 +46,15 @@ def test_correct_training_audits_below_its_epsilon_nineteen_times_in_twenty() ->
             scores = training_scores(plan, coins, streams)
             bounds.append(epsilon_lower_bound(scores[coins], scores[~coins], delta))
         assert np.sum(np.array(bounds) > claimed) <= 3
-        assert np.median(bounds) > (0.35 if delta == 0.05 else 0.08) * claimed
+        assert np.median(bounds) > (0.3 if delta == 0.05 else 0.15) * claimed
 
 
 @pytest.mark.parametrize(
     ("sampler", "sigma", "tight"),
     [
-        (FullBatchSampler(50, 50), 4.0, 0.55),
+        (FullBatchSampler(50, 50), 4.0, 0.4),
         (ShuffledSampler(100, 25), 2.0, 0.12),
-        (PoissonSampler(100, 50), 2.5, 0.55),
+        (PoissonSampler(100, 50), 2.5, 0.4),
     ],
 )
 def test_scores_use_what_each_sampler_shows(sampler: Sampler, sigma: float, tight: float) -> None:
@@ -82,7 +82,7 @@ def test_statistics_are_bounded_below_their_price() -> None:
     coins = half_of(10_000, Streams.fresh())
     scores = statistics_scores(moments, coins)
     truth = cost(moments.event, 0.02).epsilon
-    assert 0.5 * truth < epsilon_lower_bound(scores[coins], scores[~coins], 0.02) < truth
+    assert 0.2 * truth < epsilon_lower_bound(scores[coins], scores[~coins], 0.02) < truth
 
 
 def test_a_clip_that_adapts_is_audited_with_the_clip_of_each_step() -> None:
