@@ -8,6 +8,7 @@ from sordino.audit.noise import noise_test
 from sordino.audit.one_run import one_run_lower_bound
 from sordino.audit.sampler import sampler_test
 from sordino.audit.sensitivity import sensitivity_probe
+from sordino.audit.weight_distributions import audit_weight_distributions
 
 __all__ = [
     "Audit",
@@ -17,6 +18,7 @@ __all__ = [
     "audit_plan",
     "audit_recipe",
     "audit_run",
+    "audit_weight_distributions",
     "epsilon_lower_bound",
     "noise_test",
     "one_run_lower_bound",

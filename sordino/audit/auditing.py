@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from sordino.audit.noise import noise_test
 from sordino.audit.one_run import one_run_lower_bound
 from sordino.audit.sampler import sampler_test
 from sordino.audit.sensitivity import adversarial_rows, sensitivity_probe
+from sordino.audit.weight_distributions import audit_weight_distributions
 from sordino.audit.white_box import statistics_scores, training_scores
 from sordino.budget import Composed, Event, Ledger, Repeated, cost
 from sordino.data import DataError, Facts
@@ -26,6 +28,8 @@ from sordino.training.heads import LinearHead
 from sordino.training.plan import Plan
 from sordino.training.recipes import Recipe, recipe
 from sordino.training.run import Run
+from sordino.training.train import plan_for
+from sordino.training.weight_distributions import WeightDistributionPlan
 
 RUNS = 20_000
 """Trials of the mechanism, half with the canary and half without."""
@@ -98,9 +102,10 @@ def audit_recipe(
     epsilon: float = 3.0,
     delta: float = 1e-5,
     *,
-    plan: Plan | None = None,
+    plan: Plan | WeightDistributionPlan | None = None,
     runs: int = RUNS,
     confidence: float = 0.95,
+    streams: Streams | None = None,
 ) -> Audit:
     """The mechanism of a recipe as it would run within this budget on the data that it was made for.
 
@@ -108,18 +113,8 @@ def audit_recipe(
     """
     _check(runs, confidence)  # before a plan is calibrated, which takes longer
     chosen, facts = _recipe(name)
-    n = chosen.settings.n
-    plan = plan or Plan.calibrated(
-        n=n,
-        expected_batch_size=chosen.expected_batch_size(n),
-        epochs=chosen.settings.epochs,
-        target_epsilon=epsilon,
-        target_delta=delta,
-        l2_clip=chosen.l2_clip,
-        before=normalising.spent_before(chosen.moments),
-    )
-    trainee = _probed(chosen, facts)
-    return audit_plan(plan, delta, moments=chosen.moments, trainee=trainee, runs=runs, confidence=confidence)
+    plan = plan or plan_for(chosen, chosen.settings.n, epsilon, delta)
+    return _audit(plan, chosen, facts, delta, runs, confidence, streams or Streams.fresh())
 
 
 def audit_run(folder: str | Path, *, runs: int = RUNS, confidence: float = 0.95) -> Audit:
@@ -127,8 +122,7 @@ def audit_run(folder: str | Path, *, runs: int = RUNS, confidence: float = 0.95)
     run = Run(folder)
     known = Description.read(run)
     chosen, delta = known.recipe, known.request.delta
-    trainee = _probed(chosen, known.facts)
-    audit = audit_plan(known.plan, delta, moments=chosen.moments, trainee=trainee, runs=runs, confidence=confidence)
+    audit = _audit(known.plan, chosen, known.facts, delta, runs, confidence, Streams.fresh())
     stated = Ledger.open(run.ledger).statement()["epsilon"]
     agrees = stated is None or stated >= audit.sound_epsilon * (1 - 1e-6)
     ledger = Finding("ledger", 1.0 if agrees else 0.0, f"the ledger states ε={stated}, the plan costs no more")
@@ -141,6 +135,23 @@ def audit_run(folder: str | Path, *, runs: int = RUNS, confidence: float = 0.95)
     return replace(
         audit, one_run_lower_bound=one_run_lower_bound(scores, coins, delta, confidence), canaries=len(coins)
     )
+
+
+def _audit(
+    plan: Plan | WeightDistributionPlan,
+    chosen: Recipe,
+    facts: Facts,
+    delta: float,
+    runs: int,
+    confidence: float,
+    streams: Streams,
+) -> Audit:
+    _check(runs, confidence)
+    known: dict[str, Any] = {"runs": runs, "confidence": confidence, "streams": streams}
+    trainee = _probed(chosen, facts, streams)
+    if isinstance(plan, WeightDistributionPlan):
+        return audit_weight_distributions(plan, delta, trainee=trainee, **known)
+    return audit_plan(plan, delta, moments=chosen.moments, trainee=trainee, **known)
 
 
 def _check(runs: int, confidence: float) -> None:
@@ -161,7 +172,7 @@ def _sampler_findings(plan: Plan, streams: Streams) -> list[Finding]:
 def _recipe(name: str) -> tuple[Recipe, Facts]:
     """For the dataset that it was made for, from public facts alone."""
     problem: DataError | None = None
-    for dataset, shape in (("mnist", (28, 28)), ("cifar-10", (32, 32, 3))):
+    for dataset, shape in (("mnist", (28, 28)), ("fashion-mnist", (28, 28)), ("cifar-10", (32, 32, 3))):
         facts = Facts(
             *("classification", "image", tuple("0123456789"), shape, (0.0, 255.0), 60_000, 10_000),
             *("synthetic", "none", True, "", "one image"),
@@ -174,9 +185,8 @@ def _recipe(name: str) -> tuple[Recipe, Facts]:
     raise problem
 
 
-def _probed(chosen: Recipe, facts: Facts) -> Trainee:
+def _probed(chosen: Recipe, facts: Facts, streams: Streams) -> Trainee:
     """The recipe's model with adversarial records in the place of features, of the shape that the features have."""
-    streams = Streams.fresh()
     shape: tuple[int, ...] = (_WIDTH,)
     if not isinstance(chosen.head, LinearHead):  # to a linear model one width is as good as another
         examples = np.zeros((2, *facts.shape), dtype=np.uint8)

@@ -68,7 +68,9 @@ def train(
     before = normalising.spent_before(chosen.moments)
     n += request.canaries
     if begun is None or out is None:
-        plan = _plan(chosen, n, request, before)
+        if request.canaries and chosen.weight_distributions:
+            raise ValueError(f"canaries watch noisy gradients, which {chosen.name} does not have: train without them")
+        plan = plan_for(chosen, n, request.epsilon, request.delta)
         run = Run.create(out, request.dataset)
         begun = Description("training", request, plan, dataset.facts, _words(request, dataset, chosen))
         begun.write(run)
@@ -99,29 +101,27 @@ def train(
     return _finish(run, begun, ledger, dataset, accuracy, trained)
 
 
-def _plan(chosen: Recipe, n: int, request: Request, before: Event | None) -> Plan | WeightDistributionPlan:
-    """The plan with the least noise that meets the target."""
-    batch = chosen.expected_batch_size(n)
+def plan_for(chosen: Recipe, n: int, epsilon: float, delta: float) -> Plan | WeightDistributionPlan:
+    """The recipe's plan with the least noise that, its normalisation included, meets the target."""
+    batch, before = chosen.expected_batch_size(n), normalising.spent_before(chosen.moments)
     if chosen.weight_distributions:
-        if request.canaries:
-            raise ValueError(f"canaries watch noisy gradients, which {chosen.name} does not have: train without them")
-        optimiser = chosen.optimiser(n, request.epsilon)
+        optimiser = chosen.optimiser(n, epsilon)
         return WeightDistributionPlan.calibrated(
             ShuffledSampler(n, batch),
             l2_clip=chosen.l2_clip,
             steps=steps_for(chosen.settings.epochs, n, batch),
             learning_rate=optimiser.learning_rate,
             momentum=optimiser.momentum,
-            target_epsilon=request.epsilon,
-            target_delta=request.delta,
+            target_epsilon=epsilon,
+            target_delta=delta,
             before=before,
         )
     return Plan.calibrated(
         n=n,
         expected_batch_size=batch,
         epochs=chosen.settings.epochs,
-        target_epsilon=request.epsilon,
-        target_delta=request.delta,
+        target_epsilon=epsilon,
+        target_delta=delta,
         l2_clip=chosen.l2_clip,
         before=before,
     )
