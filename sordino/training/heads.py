@@ -48,12 +48,33 @@ class NetworkHead:
     """The network that `build(classes)` makes, with cross-entropy."""
 
     build: Callable[[int], nn.Module]
+    input_scale: float = 1.0
+    """What features are multiplied by: noise in the first layer's weights then matters that much less."""
+    orthogonal: bool = False
+    """Whether all layers but the last start orthogonal and without biases: under noise a network keeps much of its
+    start, and random weights start well or badly by chance."""
 
     def __repr__(self) -> str:
-        return f"NetworkHead({getattr(self.build, '__name__', self.build)})"  # not its address, which changes
+        name = getattr(self.build, "__name__", self.build)  # not its address, which changes
+        scale = "" if self.input_scale == 1 else f", input_scale={self.input_scale}"
+        return f"NetworkHead({name}{scale}{', orthogonal' if self.orthogonal else ''})"
 
     def trainee(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> Trainee:
-        return ModuleTrainee(partial(self.build, classes), cross_entropy, x, y)
+        return ModuleTrainee(partial(self._start, classes), cross_entropy, self._scaled(x), y)
+
+    def _start(self, classes: int) -> nn.Module:
+        model = self.build(classes)
+        if self.orthogonal:
+            layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+            for layer in layers:
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+            for layer in layers[:-1]:
+                nn.init.orthogonal_(layer.weight)
+        return model
+
+    def _scaled(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        return x if self.input_scale == 1 else x * np.float32(self.input_scale)
 
     @torch.no_grad()
     def scores(self, weights: Weights, x: NDArray[np.float32], classes: int) -> Tensor:
@@ -62,7 +83,9 @@ class NetworkHead:
             model.load_state_dict(weights)
         except RuntimeError:
             raise ValueError(f"not the weights of {self.build.__name__}") from None
-        return torch.cat([model(torch.from_numpy(x[start : start + _BLOCK])) for start in range(0, len(x), _BLOCK)])
+        return torch.cat(
+            [model(torch.from_numpy(self._scaled(x[start : start + _BLOCK]))) for start in range(0, len(x), _BLOCK)]
+        )
 
 
 def cross_entropy(scores: Tensor, labels: Any) -> Tensor:

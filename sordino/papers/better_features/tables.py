@@ -220,6 +220,11 @@ def choices(experiment: Experiment) -> Record:
         ("fashion-mnist", LINEAR, 3.0, {"averaged": share}) for share in (0.0, 0.02, 0.1, 0.3)
     ]
     candidates += [("fashion-mnist", SCATTER_CNN, 3.0, {"averaged": share}) for share in (0.0, 0.1)]
+    theirs = {"batch": 1024, "learning_rate": 1.0, "epochs": 25, "input_scale": 1.0, "orthogonal": False}
+    larger = theirs | {"batch": 2048, "learning_rate": 4.0, "epochs": 40}
+    smaller = larger | {"input_scale": 0.3}
+    networks = (theirs, larger, smaller, smaller | {"orthogonal": True})
+    candidates += [("mnist", SCATTER_CNN, 3.0, changes) for changes in networks]
     candidates += [
         ("cifar-10", "transfer-linear", 2.0, {"learning_rate": rate, "epochs": epochs})
         for epochs in (10, 20, 40)
@@ -228,7 +233,7 @@ def choices(experiment: Experiment) -> Record:
     rows: list[list[Cell]] = []
     for dataset, recipe, epsilon, changes in candidates:
         trial = Trial(dataset, recipe, epsilon=epsilon, settings=settings(**changes), validation=5000)
-        found = experiment.repeated(trial)
+        found = experiment.repeated(trial, 2 if dataset == "mnist" else 1)
         rows.append([dataset, recipe, epsilon, ", ".join(f"{name} {value}" for name, value in changes.items())])
         rows[-1] += [percent(result["accuracy"] for result in found), len(found)]
     return Record(
@@ -239,7 +244,10 @@ def choices(experiment: Experiment) -> Record:
         rows,
         [
             "δ=1e-5, PLD; the learning rate is that at ε=3",
-            "Taken: an average over 0.1, and for transfer 20 epochs at 3.0, near the best at half its steps",
+            "Taken: an average over 0.1 (0.3 is a ninth in fact: see Averaging), and for transfer 20 epochs at 3.0, "
+            "near the best at half its steps",
+            "Taken for the network on MNIST: the last row. Seeds differ there by more than rows do, above all by how "
+            "the weights start, and some twenty more trials were looked at, on the same records, that are not kept",
             "Benchmarks are public: looking at their held-out records is not counted; on private data it must be",
         ],
         tuning="This is the tuning",

@@ -1,0 +1,39 @@
+"""Heads: what a network sees in training is what it sees when it is asked, and its start is what it says."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from sordino.mechanisms.streams import Streams, secret_from_seed
+from sordino.models import mnist_scatter_cnn
+from sordino.training.heads import NetworkHead
+
+X = np.random.default_rng(0).normal(size=(5, 81, 7, 7)).astype(np.float32)
+Y = np.arange(5)
+
+
+def test_features_are_scaled_in_training_and_in_use() -> None:
+    plain, scaled = NetworkHead(mnist_scatter_cnn), NetworkHead(mnist_scatter_cnn, 0.3)
+    assert np.array_equal(scaled.trainee(X, Y, 10).data()[0], X * np.float32(0.3))
+    assert plain.trainee(X, Y, 10).data()[0] is X
+    weights = mnist_scatter_cnn().state_dict()
+    assert torch.equal(scaled.scores(weights, X, 10), plain.scores(weights, X * np.float32(0.3), 10))
+
+
+def test_an_orthogonal_start() -> None:
+    trainee = NetworkHead(mnist_scatter_cnn, orthogonal=True).trainee(X, Y, 10)
+    trainee.initialise(Streams(secret_from_seed(0)))
+    weights = trainee.weights()
+    matrices = [value.flatten(1) for name, value in weights.items() if name.endswith("weight")]
+    for matrix in matrices[:-1]:
+        assert torch.allclose(matrix @ matrix.T, torch.eye(len(matrix)), atol=1e-5)
+    assert not torch.allclose(matrices[-1] @ matrices[-1].T, torch.eye(10), atol=0.1)
+    assert all(not value.any() for name, value in weights.items() if name.endswith("bias"))
+    again = NetworkHead(mnist_scatter_cnn, orthogonal=True).trainee(X, Y, 10)
+    again.initialise(Streams(secret_from_seed(1)))
+    assert not torch.equal(again.weights()["0.weight"], weights["0.weight"])
+
+
+def test_the_description_names_what_is_not_usual() -> None:
+    assert repr(NetworkHead(mnist_scatter_cnn)) == "NetworkHead(mnist_scatter_cnn)"
+    assert repr(NetworkHead(nn.Linear, 0.3, True)) == "NetworkHead(Linear, input_scale=0.3, orthogonal)"
