@@ -22,8 +22,8 @@ TUNING = (
     "Settings are those that T&B chose by test accuracy at ε=3, a search that is not counted, here as there; below ε=3 "
     "our learning rate shrinks with ε; the weights are averaged over the last tenth of the steps, which was tried once "
     "first runs without it had been seen on the test sets (scatter-cnn 88.7 on Fashion-MNIST), and chosen on held-out "
-    "training records (item choices); the scatter-cnn on MNIST has settings of our own, sought on held-out records once "
-    "T&B's had given 98.40 ± 0.16 on the test set"
+    "training records (item choices); the scatter-cnn on MNIST has settings of our own, sought on held-out records "
+    "once T&B's had given 98.40 ± 0.16 on the test set"
 )
 
 
