@@ -29,7 +29,8 @@ def audit(
     from sordino.training.recipes import NAMES
 
     if subject in NAMES and not Path(subject).is_dir():
-        found = audit_recipe(subject, epsilon or 3.0, delta or 1e-5, runs=runs, confidence=confidence)
+        budget = 3.0 if epsilon is None else epsilon, 1e-5 if delta is None else delta
+        found = audit_recipe(subject, *budget, runs=runs, confidence=confidence)
     elif epsilon is not None or delta is not None:
         raise typer.BadParameter("--epsilon and --delta are for recipes: a run has its own")
     elif not Path(subject).exists():

@@ -11,11 +11,12 @@ import pytest
 from sordino.training import Run
 from sordino.training.description import Description
 
+SURE = ("--runs", 500, "--confidence", 0.9999)  # correct code must not fail here, and one in twenty would
 KEYS = {"lower_bound", "confidence", "claimed_epsilon", "sound_epsilon", "verdict"}
 
 
 def test_a_run_is_audited_under_its_own_plan(sordino: Callable[..., Any], finished_digits: Path) -> None:
-    outcome = sordino("audit", finished_digits, "--runs", 500, "--json")
+    outcome = sordino("audit", finished_digits, *SURE, "--json")
     assert outcome.code == 0, outcome.err
     found = outcome.json
     assert set(found) >= KEYS
@@ -35,7 +36,7 @@ def test_a_run_with_canaries_says_so_and_is_audited_by_them(sordino: Callable[..
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["canaries"] == 300
     assert "300 synthetic canaries took part" in (tmp_path / "run" / "statement.txt").read_text()
     assert (tmp_path / "run" / "private" / "canaries.json").stat().st_mode & 0o777 == 0o600
-    outcome = sordino("audit", tmp_path / "run", "--runs", 500)
+    outcome = sordino("audit", tmp_path / "run", *SURE)
     assert outcome.code == 0, outcome.err
     lines = outcome.out.splitlines()
     assert any(line.startswith("this training ε ≥") and "300 canaries" in line for line in lines)
@@ -51,7 +52,7 @@ def test_a_ledger_that_says_less_than_the_plan_costs_is_violated(
     quieter = {"noise_multiplier": known.plan.noise_multiplier / 2}
     plan = type(known.plan)(**{**vars(known.plan), **quieter})
     type(known)(**{**vars(known), "plan": plan}).write(run)
-    found = sordino("audit", tmp_path / "run", "--runs", 500, "--json").json
+    found = sordino("audit", tmp_path / "run", *SURE, "--json").json
     assert found["verdict"] == "violated"
     assert [finding["name"] for finding in found["findings"] if not finding["passed"]] == ["ledger"]
 
@@ -63,6 +64,7 @@ def test_a_ledger_that_says_less_than_the_plan_costs_is_violated(
         (("audit", "linear", "--runs", 10), "at least 100 runs"),
         (("audit", "linear", "--confidence", 1), "confidence"),
         (("audit", "linear", "--epsilon", -1), "positive"),
+        (("audit", "linear", "--epsilon", 0), "positive"),
         (("audit", __file__), "not a file of sordino"),
         (("audit", Path(__file__).parent, "--epsilon", 1), "for recipes"),
         (("train", "digits", "--epsilon", 3, "--delta", 1e-4, "--canaries", 1), "at least two"),
