@@ -16,6 +16,7 @@ from sordino.papers.better_features.common import (
     PAPER,
     RATES,
     SCATTER_CNN,
+    T_AND_B_START,
     TUNING,
     grid,
     seeds,
@@ -280,6 +281,7 @@ def _convergence(experiment: Experiment, item: str, datasets: tuple[str, ...], e
         rate = RATES[dataset][high]
         passes = experiment.pick(epochs, EPOCHS[dataset])
         changes = {"batch": 512, "learning_rate": rate, "epochs": passes, "averaged": 0.0}
+        changes |= T_AND_B_START.get((dataset, recipe), {})
         if dataset == "fashion-mnist" and recipe != CNN:
             changes |= {"groups": 81}
         found = experiment.repeated(Trial(dataset, recipe, epsilon=epsilon, settings=settings(**changes), marks=5))

@@ -14,6 +14,7 @@ from sordino.papers.better_features.common import (
     RATES,
     SCATTER_CNN,
     SMALL_CNN,
+    T_AND_B_START,
     TUNING,
     grid,
     seeds,
@@ -149,8 +150,10 @@ def table_11(experiment: Experiment) -> Record:
         for recipe, figure in zip((LINEAR, SCATTER_CNN, CNN), theirs, strict=True):
             if (dataset, recipe) == ("cifar-10", CNN) and not experiment.full:
                 continue
-            changes = settings(batch=512, learning_rate=RATES[dataset][1], epochs=epochs[recipe], averaged=0.0)
-            found = experiment.repeated(Trial(dataset, recipe, epsilon=None, settings=changes, marks=5))
+            changes = {"batch": 512, "learning_rate": RATES[dataset][1], "epochs": epochs[recipe], "averaged": 0.0}
+            changes |= T_AND_B_START.get((dataset, recipe), {})
+            trial = Trial(dataset, recipe, epsilon=None, settings=settings(**changes), marks=5)
+            found = experiment.repeated(trial)
             best = [max(point["accuracy"] for point in result["curve"]) for result in found]
             rows.append([dataset, recipe, figure, percent(best), len(best)])
     return Record(
