@@ -30,3 +30,20 @@ class Pixels(Feature):
         planes = pixels[:, None] if images.ndim == 3 else pixels.permute(0, 3, 1, 2)
         mean, deviation = (torch.tensor(values)[:, None, None] for values in (self.mean, self.deviation))
         return (planes.float().contiguous() / self.white - mean) / deviation
+
+
+@dataclass(frozen=True)
+class Central(Feature):
+    """Planes (N, C, H, W) → their central side×side pixels.
+
+    Guarantee: a function of one image: it costs no privacy.
+    """
+
+    side: int
+
+    def __call__(self, planes: Tensor) -> Tensor:
+        height, width = planes.shape[-2:]
+        if not 1 <= self.side <= min(height, width):
+            raise ValueError(f"images of {height}×{width} have no central {self.side}×{self.side} pixels")
+        top, left = (height - self.side) // 2, (width - self.side) // 2
+        return planes[..., top : top + self.side, left : left + self.side].contiguous()

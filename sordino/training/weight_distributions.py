@@ -5,6 +5,7 @@ weights, and moves the means. Only the last draw is released.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -250,11 +251,15 @@ def fit_weight_distributions(
     part: str = "train",
     seed: int | None = None,
     on_progress: Progress = lambda done, total: None,
+    on_trained: Callable[[Means], None] = lambda standing: None,
 ) -> Weights:
     """Train, and keep and return θ_T; calling again loads it. The trainee then holds it.
 
+    `on_trained` is shown where the run stands before θ_T is drawn for good; once more if it is killed in between.
+
     Guarantee: the plan's event, charged once and in full before the first step, with the paper's claim beside it; see
     `release_once` for runs that were stopped. Means, velocity and key are in RUN/private until the end, then deleted.
+    What `on_trained` is shown, and whatever it makes of it, is paid for by nothing: for experiments on public data.
     """
     if len(trainee.data()[0]) != plan.sampler.n:
         raise RunError(f"the plan is for n={plan.sampler.n} records, the data has {len(trainee.data()[0])}")
@@ -271,7 +276,7 @@ def fit_weight_distributions(
     weights = release_once(
         run,
         training,
-        lambda bond: _train(run, plan, trainee, bond, on_progress),
+        lambda bond: _train(run, plan, trainee, bond, on_progress, on_trained),
         ledger,
         what=what,
         part=part,
@@ -282,7 +287,12 @@ def fit_weight_distributions(
 
 
 def _train(
-    run: Run, plan: WeightDistributionPlan, trainee: Trainee, bond: Continuity, on_progress: Progress
+    run: Run,
+    plan: WeightDistributionPlan,
+    trainee: Trainee,
+    bond: Continuity,
+    on_progress: Progress,
+    on_trained: Callable[[Means], None],
 ) -> Weights:
     standing = _begin_or_resume(run, trainee, bond)
     block = max(1, plan.steps // BLOCKS)
@@ -292,6 +302,7 @@ def _train(
         check_finite(trainee.parameters)
         _keep(run, trainee, standing, bond)
         on_progress(standing.done, plan.steps)
+    on_trained(standing)
     draw_weights(plan, standing, bond.streams, trainee.parameters)
     return {name: value.clone() for name, value in trainee.weights().items()}
 

@@ -1,7 +1,6 @@
 """One training with noisy weights and without privacy: its choices in a frozen value, its result kept under them."""
 
 import hashlib
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -15,20 +14,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino import models
-from sordino.budget.ledger_file import write_durably
 from sordino.data import load
 from sordino.data.dataset import Split
-from sordino.data.places import cache_folder
 from sordino.features.feature import Feature
 from sordino.features.pixels import Pixels
 from sordino.features.word_vectors import WordVectors
+from sordino.papers.keeping import kept
 from sordino.papers.trials import Say
 from sordino.training.noisy_weights import NoisyTraining, train_noisy
 
 _REVISION = 1
 _LEAST_RATE, _RATE = 1e-3, 0.1
-_WORD = 50
-_CIFAR = Pixels((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+WORD = 50
+CIFAR = Pixels((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 """By the usual public constants."""
 
 
@@ -46,11 +44,11 @@ def _mnist(build: Callable[..., nn.Module], norm: models.Norm) -> Subject:
 
 
 def _cifar(build: Callable[..., nn.Module], **norms: models.Norm) -> Subject:
-    return Subject("cifar-10", _CIFAR, lambda width: build(norm=models.BatchNorm, width=width, **norms))
+    return Subject("cifar-10", CIFAR, lambda width: build(norm=models.BatchNorm, width=width, **norms))
 
 
 def _news(norm: models.Norm) -> Subject:
-    return Subject("ag-news", WordVectors(20), lambda width: models.BiLSTMClassifier(_WORD, score_norm=norm))
+    return Subject("ag-news", WordVectors(20), lambda width: models.BiLSTMClassifier(WORD, score_norm=norm))
 
 
 SUBJECTS = {
@@ -99,16 +97,7 @@ class NoiseTrial:
     def run(self, say: Say = lambda line: None, store: Path | None = None) -> dict[str, Any]:
         """Its result: from the store, or else trained now."""
         subject = SUBJECTS[self.subject]
-        folder = (cache_folder() / "trials" if store is None else store) / self._key(subject)
-        result = folder / "result.json"
-        if not result.exists():
-            found = self._trained(subject, say)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_durably(result, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
-        try:
-            return dict(json.loads(result.read_text(encoding="utf-8")))
-        except ValueError:
-            raise ValueError(f"{result} is damaged: delete its folder, and the trial is trained again") from None
+        return kept(self._key(subject), store, lambda folder: self._trained(subject, say))
 
     def _trained(self, subject: Subject, say: Say) -> dict[str, Any]:
         say(f"{self}: features")

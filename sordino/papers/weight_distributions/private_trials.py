@@ -1,0 +1,176 @@
+"""One training of SI's Tables 4 to 6: a network and a plan in a frozen value, its result kept under them.
+
+The trainings are those that a user gets: `fit_weight_distributions` and `fit`, each with a ledger on disk.
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sordino.budget import Event, Ledger
+from sordino.data import load
+from sordino.data.dataset import Split
+from sordino.features.feature import Feature
+from sordino.papers.keeping import kept
+from sordino.papers.trials import Say
+from sordino.papers.weight_distributions.networks import NETWORKS, Network
+from sordino.training.averaging import Averaging
+from sordino.training.fitting import Progress, fit
+from sordino.training.module import ModuleTrainee
+from sordino.training.noisy_weights import accuracy
+from sordino.training.optimisers import SGD
+from sordino.training.plan import Plan
+from sordino.training.run import Run, RunBusy, RunError
+from sordino.training.weight_distributions import Means, WeightDistributionPlan, fit_weight_distributions
+
+_REVISION = 1
+_AVERAGED = 0.1
+"""The share of DP-SGD's steps, at the end, that its weights are averaged over."""
+Examples = tuple[Tensor, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class PrivateTrial(ABC):
+    """A network trained on the first records of its dataset, as many as its plan is for; a seed fixes all of it."""
+
+    network: str
+    seed: int = 0
+    test: int | None = None
+    width: int = 64
+    """Channels of the first convolution of a ResNet or VGG: 64 in the paper."""
+    budget: tuple[float, float] | None = None
+    """The ε and δ that the ledger holds the training to; None where only a claim holds it."""
+    delta: float = 1e-5
+
+    @abstractmethod
+    def priced(self) -> Plan | WeightDistributionPlan: ...
+
+    @abstractmethod
+    def _fit(
+        self, run: Run, trainee: ModuleTrainee, test: Examples, ledger: Ledger, on_progress: Progress
+    ) -> dict[str, Any]:
+        """Train, and say what there is to say besides the accuracy of what is released, which the trainee holds."""
+
+    def run(self, say: Say = lambda line: None, store: Path | None = None) -> dict[str, Any]:
+        """Its result: from the store, or else trained now."""
+        network = NETWORKS[self.network]
+        return kept(self._key(network), store, lambda folder: self._trained(network, folder, say))
+
+    def _trained(self, network: Network, folder: Path, say: Say) -> dict[str, Any]:
+        try:
+            return self._result(network, Run.at(folder), say)
+        except RunBusy:
+            raise
+        except RunError:  # begun in another environment; under a seed there is no privacy to lose: start anew
+            shutil.rmtree(folder)
+            return self._result(network, Run.at(folder), say)
+
+    def _result(self, network: Network, run: Run, say: Say) -> dict[str, Any]:
+        say(f"{self}: features")
+        dataset, plan = _loaded(network.dataset), self.priced()
+        train = _examples(network.features, dataset.train, plan.sampler.n)
+        test = _examples(network.features, dataset.test, self.test)
+        trainee = network.trainee(self.width, train[0].numpy(), train[1])
+        ledger = self._ledger(run, plan.event)
+        begun = time.process_time()
+        more = self._fit(run, trainee, test, ledger, lambda done, total: say(f"{self}: step {done:,} of {total:,}"))
+        found = accuracy(trainee.model, *test)
+        charged = ledger.epsilon(self.delta)
+        return {
+            "trial": str(self),
+            "accuracy": found,
+            **more,
+            "charged": charged if np.isfinite(charged) else None,  # None: no privacy at all
+            "delta": self.delta,
+            "plan": plan.to_json(),
+            "n": len(train[1]),
+            "seconds": time.process_time() - begun,
+        }
+
+    def _ledger(self, run: Run, event: Event) -> Ledger:
+        planned = [(event, "training", "train")]
+        return Ledger(*(self.budget or ()), path=run.ledger, planned=planned)
+
+    def _key(self, network: Network) -> str:
+        """Of all that decides the result; a change of code that does, too, raises the revision."""
+        facts, module = _loaded(network.dataset).facts, network.module(self.width)
+        words = f"{_REVISION} {self!r} {network.features.identity} {module!r} {facts!r}"
+        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributionTrial(PrivateTrial):
+    """Noise through weight distributions; also measured at the means, which SI's code does and nobody else may."""
+
+    plan: WeightDistributionPlan
+
+    def __str__(self) -> str:
+        return f"weight distributions of {self.network} at z={self.plan.noise_multiplier:.4g}, seed {self.seed}"
+
+    def priced(self) -> WeightDistributionPlan:
+        return self.plan
+
+    def _fit(
+        self, run: Run, trainee: ModuleTrainee, test: Examples, ledger: Ledger, on_progress: Progress
+    ) -> dict[str, Any]:
+        kept_means = run.folder / "means.json"
+
+        @torch.no_grad()
+        def measure(standing: Means) -> None:
+            for name, value in trainee.parameters.items():
+                value.copy_(standing.means[name])
+            run.write_json(kept_means.name, {"means": accuracy(trainee.model, *test)})
+
+        fit_weight_distributions(
+            *(run, self.plan, trainee, ledger),
+            what="training",
+            seed=self.seed,
+            on_progress=on_progress,
+            on_trained=measure,
+        )
+        return dict(json.loads(kept_means.read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientTrial(PrivateTrial):
+    """DP-SGD, with its weights averaged at the end."""
+
+    plan: Plan
+    optimiser: SGD
+
+    def __str__(self) -> str:
+        return f"DP-SGD of {self.network} at σ={self.plan.noise_multiplier:.4g}, seed {self.seed}"
+
+    def priced(self) -> Plan:
+        return self.plan
+
+    def _fit(
+        self, run: Run, trainee: ModuleTrainee, test: Examples, ledger: Ledger, on_progress: Progress
+    ) -> dict[str, Any]:
+        horizon = _AVERAGED * self.plan.steps
+        averaging = Averaging(1 - 1 / horizon) if horizon > 1 else None
+        fit(
+            *(run, self.plan, trainee, self.optimiser, ledger),
+            averaging=averaging,
+            seed=self.seed,
+            on_progress=on_progress,
+        )
+        return {}
+
+
+def _examples(features: Feature, split: Split, count: int | None) -> Examples:
+    return torch.as_tensor(features(split.x[:count])), split.y[:count]
+
+
+_loaded = lru_cache(maxsize=2)(load)
