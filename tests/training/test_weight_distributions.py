@@ -382,6 +382,26 @@ def test_until_the_end_means_are_private_and_then_only_the_last_weights_are_left
     assert torch.equal(weights["0.weight"], means["fixed.0.weight"])
 
 
+def test_who_asks_is_shown_the_means_that_the_last_weights_are_drawn_around(tmp_path: Path) -> None:
+    shown: list[Means] = []
+
+    def disturb(standing: Means) -> None:  # whoever looks may leave the trainee at any weights
+        shown.append(Means(standing.done, {name: value.clone() for name, value in standing.means.items()}, {}))
+        for value in trainee.parameters.values():
+            value.zero_()
+
+    trainee = trainee_on(*data())
+    run = Run.at(tmp_path / "run")
+    released = fit_weight_distributions(run, PLAN, trainee, Ledger(path=run.ledger), seed=1, on_trained=disturb)
+    (standing,) = shown
+    deviation = PLAN.rates[-1] * PLAN.l2_clip * PLAN.noise_multiplier / PLAN.sampler.expected_batch_size
+    assert standing.done == PLAN.steps
+    noise = torch.cat([(released[name] - mean).flatten() for name, mean in standing.means.items()]) / deviation
+    assert kstest(noise.numpy(), "norm").pvalue > 1e-3
+    undisturbed = train(Run.at(tmp_path / "other"))
+    assert all(torch.equal(released[name], undisturbed[name]) for name in released)
+
+
 def test_a_finished_run_is_loaded_and_not_charged_again(tmp_path: Path) -> None:
     run, trainee = Run.at(tmp_path / "run"), trainee_on(*data())
     expected = train(run)

@@ -1,0 +1,126 @@
+"""A training of Tables 4 to 6 is a real run: charged, resumed, measured at what is released and at the means."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sordino.budget import BudgetExceeded, Ledger
+from sordino.papers import keeping
+from sordino.papers.weight_distributions import private_trials
+from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN, NETWORKS
+from sordino.papers.weight_distributions.plan_figures import DELTA, Descent, Method, SoundMethod
+from sordino.papers.weight_distributions.private_trials import DistributionTrial, GradientTrial, PrivateTrial
+from sordino.training.mixing import MixingTrainee
+from sordino.training.noisy_weights import accuracy
+from sordino.training.schedules import Schedule, Staircase
+
+
+def _falling(epoch: int, steps: int) -> Schedule:
+    return Staircase(0.1, 0.9, epoch)
+
+
+METHOD = Method(256, 32, 3, 3.1, _falling, 0.9)
+CLAIMED = DistributionTrial("LN-LeNet-5", test=200, plan=METHOD.plan(3))
+SOUND = DistributionTrial("LeNet-5", test=50, budget=(3, DELTA), plan=SoundMethod(2, 1).plan(64, 3))
+DESCENT = Descent(2, 2, 1.0)
+GRADIENT = GradientTrial(
+    *("LeNet-5", 0, 50), budget=(3, DELTA), plan=DESCENT.plan(64, 3), optimiser=DESCENT.optimiser(64, 3)
+)
+
+
+def _folder(store: Path) -> Path:
+    (folder,) = store.iterdir()
+    return folder
+
+
+def test_the_ledger_charges_what_holds_not_what_is_claimed(tmp_path: Path) -> None:
+    found = CLAIMED.run(store=tmp_path)
+    assert found["charged"] == pytest.approx(CLAIMED.plan.epsilon(DELTA))
+    assert found["charged"] > 100 * 3
+    assert found["plan"] == CLAIMED.plan.to_json()
+    with pytest.raises(BudgetExceeded):
+        replace(CLAIMED, budget=(3, DELTA)).run(store=tmp_path)
+
+
+@pytest.mark.parametrize("trial", [SOUND, GRADIENT], ids=["distributions", "gradients"])
+def test_a_sound_training_is_held_to_its_budget(trial: PrivateTrial, tmp_path: Path) -> None:
+    found = trial.run(store=tmp_path)
+    assert 0.9 * 3 < found["charged"] <= 3
+    ledger = Ledger.open(_folder(tmp_path) / "ledger.json")
+    assert (ledger.terms.target_epsilon, ledger.terms.target_delta) == (3, DELTA)
+    assert ("means" in found) == (trial is SOUND)
+
+
+def test_accuracy_is_that_of_what_is_released(tmp_path: Path) -> None:
+    noisy = replace(CLAIMED, plan=replace(CLAIMED.plan, noise_multiplier=300.0))
+    found = noisy.run(store=tmp_path)
+    folder = _folder(tmp_path)
+    model = NETWORKS["LN-LeNet-5"].module(64)
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    dataset = private_trials._loaded("mnist")
+    test = private_trials._examples(NETWORKS["LN-LeNet-5"].features, dataset.test, 200)
+    assert found["accuracy"] == accuracy(model, *test)
+    assert not list((folder / "private").glob("*means*"))
+
+
+def test_the_means_are_measured_without_their_noise(tmp_path: Path) -> None:
+    still = replace(CLAIMED, plan=replace(CLAIMED.plan, noise_multiplier=1e-6)).run(store=tmp_path)
+    assert still["means"] == still["accuracy"] > 0.2
+    found = CLAIMED.run(store=tmp_path)
+    assert found["means"] != found["accuracy"]
+
+
+def test_a_trial_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = SOUND.run(store=tmp_path)
+    monkeypatch.setattr(DistributionTrial, "_fit", None)
+    assert SOUND.run(store=tmp_path) == first
+    others = (replace(SOUND, seed=1), replace(SOUND, plan=SoundMethod(2, 1).plan(64, 2)), replace(SOUND, test=40))
+    for other in others:
+        with pytest.raises(TypeError):
+            other.run(store=tmp_path)
+
+
+def test_a_stopped_training_goes_on(tmp_path: Path) -> None:
+    def stop(line: str) -> None:
+        if "step 12 " in line:
+            raise KeyboardInterrupt
+
+    said: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        CLAIMED.run(stop, tmp_path)
+    CLAIMED.run(said.append, tmp_path)
+    assert said[1].endswith("step 12 of 24")
+
+
+def test_the_means_measurement_outlives_the_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(keeping, "write_durably", stop)  # after the end of the run, before its result is kept
+        with pytest.raises(KeyboardInterrupt):
+            SOUND.run(store=tmp_path)
+    kept = json.loads((_folder(tmp_path) / "means.json").read_text())
+    assert SOUND.run(store=tmp_path)["means"] == kept["means"]
+
+
+@pytest.mark.parametrize("name", ["BN-LeNet-5", "Fast-CIFAR-ResNet", "ResNet-18", "VGG-16"])
+def test_only_algorithm_2_mixes(name: str) -> None:
+    rows: Any = torch.zeros(2, 1, 28, 28) if name == "BN-LeNet-5" else torch.zeros(2, 3, 32, 32)
+    for way in (AS_WRITTEN, APART):
+        network = NETWORKS[f"{name}{way}"]
+        trainee = network.trainee(2, rows.numpy(), torch.tensor([0, 1]).numpy())
+        assert network.mixes == isinstance(trainee, MixingTrainee) == (way == AS_WRITTEN)
+        trainee.model.train()
+        assert trainee.model(rows + torch.rand(2, 1, 1, 1)).shape == (2, 10)
+
+
+def test_mixing_is_charged_as_no_privacy(tmp_path: Path) -> None:
+    plan = replace(METHOD, n=16, batch=4, epochs=0.5).plan(3, mixing=True)
+    trial = DistributionTrial(f"BN-LeNet-5{AS_WRITTEN}", test=4, plan=plan)
+    assert trial.run(store=tmp_path)["charged"] is None
