@@ -98,8 +98,8 @@ def table_4(experiment: Experiment) -> Record:
         ),
         _TUNING
         + "DP-SGD's clip and, but for rounding, batch are T&B's for a CNN on Fashion-MNIST; its learning rate of 4 "
-        "was chosen, uncounted, from 1 and 4 on 5,000 held-out training images (LeNet-5 at ε=3, one seed, 4 epochs: 90.4 "
-        "to 83.8 %)",
+        "was chosen, uncounted, from 1 and 4 on 5,000 held-out training images (LeNet-5 at ε=3, one seed, 4 epochs: "
+        "90.4 to 83.8 %)",
     )
 
 
