@@ -1,12 +1,14 @@
 """What a part of an experiment found, computed once and kept on disk under a key of all its choices."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sordino.budget.ledger_file import write_durably
 from sordino.data.places import cache_folder
+from sordino.training.run import Run, RunBusy, RunError
 
 
 def kept(key: str, store: Path | None, compute: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
@@ -21,3 +23,14 @@ def kept(key: str, store: Path | None, compute: Callable[[Path], dict[str, Any]]
         return dict(json.loads(result.read_text(encoding="utf-8")))
     except ValueError:
         raise ValueError(f"{result} is damaged: delete its folder, and the trial is trained again") from None
+
+
+def begun_or_anew(folder: Path, train: Callable[[Run], dict[str, Any]]) -> dict[str, Any]:
+    """A seeded training in this folder: from where it was stopped, or where that cannot be, from its start."""
+    try:
+        return train(Run.at(folder))
+    except RunBusy:
+        raise
+    except RunError:  # begun in another environment; under a seed there is no privacy to lose
+        shutil.rmtree(folder)
+        return train(Run.at(folder))

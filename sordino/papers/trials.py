@@ -6,7 +6,6 @@ Items that share a trial train it once, and a reproduction that was interrupted 
 import hashlib
 import json
 import math
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -22,11 +21,11 @@ from sordino.budget.events import leaves
 from sordino.data import DataError, Dataset, load
 from sordino.data.dataset import Split, check_labels
 from sordino.data.errors import reading
-from sordino.data.places import cache_folder
 from sordino.data.samplers import PoissonSampler, Sampler, ShuffledSampler
 from sordino.features.feature import as_array
 from sordino.features.normalisation import Standardised
 from sordino.features.stored import stored
+from sordino.papers.keeping import begun_or_anew, kept
 from sordino.training import normalising
 from sordino.training.checkpoint import Checkpoint
 from sordino.training.fitting import Progress, fit
@@ -34,7 +33,7 @@ from sordino.training.last_iterate import LastIteratePlan, fit_last_iterate, lar
 from sordino.training.optimisers import Weights
 from sordino.training.plan import Plan
 from sordino.training.recipes import Recipe, recipe
-from sordino.training.run import Run, RunBusy, RunError
+from sordino.training.run import Run
 
 _REVISION = 2
 _CHECKPOINTS = 10
@@ -72,24 +71,14 @@ class Trial:
         """Its result: from the store, or else trained now."""
         dataset = _loaded(self.dataset)
         chosen = recipe(self.recipe, self.dataset, dataset.facts, **dict(self.settings))
-        folder = (cache_folder() / "trials" if store is None else store) / self._key(chosen, dataset)
-        result = folder / "result.json"
-        if not result.exists():
-            say(f"{self}: features")
-            try:
-                found = self._result(chosen, dataset, Run.at(folder), say)
-            except RunBusy:
-                raise
-            except RunError:  # begun in another environment; under a seed there is no privacy to lose: start anew
-                shutil.rmtree(folder)
-                found = self._result(chosen, dataset, Run.at(folder), say)
-            Run.at(folder).write_json(result.name, found)
-        try:
-            return dict(json.loads(result.read_text(encoding="utf-8")))
-        except ValueError:
-            raise ValueError(f"{result} is damaged: delete its folder, and the trial is trained again") from None
+
+        def train(run: Run) -> dict[str, Any]:
+            return self._result(chosen, dataset, run, say)
+
+        return kept(self._key(chosen, dataset), store, lambda folder: begun_or_anew(folder, train))
 
     def _result(self, chosen: Recipe, dataset: Dataset, run: Run, say: Say) -> dict[str, Any]:
+        say(f"{self}: features")
         begun = time.perf_counter()
         material = _Material.of(self, chosen, dataset)
         described = time.perf_counter()

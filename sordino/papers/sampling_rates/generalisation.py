@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,17 @@ import numpy as np
 from sordino import models
 from sordino.budget import Ledger
 from sordino.data import load
-from sordino.data.places import cache_folder
 from sordino.data.samplers import PoissonSampler
 from sordino.features.feature import as_array
 from sordino.features.pixels import Pixels
+from sordino.papers.keeping import begun_or_anew, kept
 from sordino.papers.trials import Say
 from sordino.training.fitting import fit
 from sordino.training.heads import NetworkHead
 from sordino.training.large_rates import USUAL_SCALE
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
-from sordino.training.run import Run, RunBusy, RunError
+from sordino.training.run import Run
 
 RECORDS, BATCH, LEARNING_RATE = 1000, 50, 0.01
 PARAMETERS = 11_330
@@ -53,17 +52,11 @@ class Descent:
         """Accuracies in training and test along the run, from the store or else trained now: {iteration: [both]}."""
         words = f"{_REVISION} {self} {iterations} {marks} {records} {tested}"
         key = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
-        run = Run.at((cache_folder() / "trials" if store is None else store) / f"descent-{key}")
-        if not (run.folder / "result.json").exists():
-            try:
-                found = self._trained(iterations, marks, records, tested, say, run)
-            except RunBusy:
-                raise
-            except RunError:  # begun in another environment; under a seed there is no privacy to lose: start anew
-                shutil.rmtree(run.folder)
-                found = self._trained(iterations, marks, records, tested, say, Run.at(run.folder))
-            run.write_json("result.json", found)
-        return json.loads((run.folder / "result.json").read_text(encoding="utf-8"))
+
+        def train(run: Run) -> dict[str, Any]:
+            return self._trained(iterations, marks, records, tested, say, run)
+
+        return kept(f"descent-{key}", store, lambda folder: begun_or_anew(folder, train))
 
     def _trained(self, iterations: int, marks: int, records: int, tested: int, say: Say, run: Run) -> dict[str, Any]:
         data, pixels = load("fashion-mnist"), Pixels(*USUAL_SCALE["fashion-mnist"])

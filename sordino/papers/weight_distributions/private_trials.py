@@ -5,7 +5,6 @@ The trainings are those that a user gets: `fit_weight_distributions` and `fit`, 
 
 import hashlib
 import json
-import shutil
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from sordino.budget import Event, Ledger
 from sordino.data import load
 from sordino.data.dataset import Split
 from sordino.features.feature import Feature
-from sordino.papers.keeping import kept
+from sordino.papers.keeping import begun_or_anew, kept
 from sordino.papers.trials import Say
 from sordino.papers.weight_distributions.networks import NETWORKS, Network
 from sordino.training.averaging import Averaging
@@ -31,7 +30,7 @@ from sordino.training.module import ModuleTrainee
 from sordino.training.noisy_weights import accuracy
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
-from sordino.training.run import Run, RunBusy, RunError
+from sordino.training.run import Run
 from sordino.training.weight_distributions import Means, WeightDistributionPlan, fit_weight_distributions
 
 _REVISION = 1
@@ -65,16 +64,11 @@ class PrivateTrial(ABC):
     def run(self, say: Say = lambda line: None, store: Path | None = None) -> dict[str, Any]:
         """Its result: from the store, or else trained now."""
         network = NETWORKS[self.network]
-        return kept(self._key(network), store, lambda folder: self._trained(network, folder, say))
 
-    def _trained(self, network: Network, folder: Path, say: Say) -> dict[str, Any]:
-        try:
-            return self._result(network, Run.at(folder), say)
-        except RunBusy:
-            raise
-        except RunError:  # begun in another environment; under a seed there is no privacy to lose: start anew
-            shutil.rmtree(folder)
-            return self._result(network, Run.at(folder), say)
+        def train(run: Run) -> dict[str, Any]:
+            return self._result(network, run, say)
+
+        return kept(self._key(network), store, lambda folder: begun_or_anew(folder, train))
 
     def _result(self, network: Network, run: Run, say: Say) -> dict[str, Any]:
         say(f"{self}: features")
