@@ -1,4 +1,4 @@
-"""`sordino plan`: noise, steps or ε from the other two, or with `--recommend` a whole setting."""
+"""`sordino plan`: noise, steps or ε from the other two; a whole setting; or the price of weight distributions."""
 
 import json
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino.cli.recommend import recommend as print_recommendation
+from sordino.cli.weight_distributions import print_prices
 
 # Accountants take a second to import: commands that need none should not wait for them.
 if TYPE_CHECKING:
@@ -59,6 +60,17 @@ def plan(
     public: Annotated[
         str | None, typer.Option(help="Of --recommend: a public dataset to measure sampling noise on, free of charge.")
     ] = None,
+    weight_distributions: Annotated[
+        bool,
+        typer.Option("--weight-distributions", help="Price SI-DPSGD's noise in the weights: claimed and sound."),
+    ] = False,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Of --weight-distributions. A constant one does not matter.")
+    ] = None,
+    momentum: Annotated[float | None, typer.Option(help="Of --weight-distributions. Default: 0.")] = None,
+    decay: Annotated[
+        float | None, typer.Option(help="Of --weight-distributions: the rate's factor after each epoch.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Solve for the third of noise multiplier, ε, and epochs or steps (give exactly two), or recommend a setting."""
@@ -78,6 +90,8 @@ def plan(
         return
     if {compute, memory, parameters, public} != {None}:
         raise typer.BadParameter("--compute, --memory, --parameters and --public go with --recommend")
+    if {learning_rate, momentum, decay} != {None} and not weight_distributions:
+        raise typer.BadParameter("--learning-rate, --momentum and --decay go with --weight-distributions")
     if batch is None:
         raise typer.BadParameter("give --batch, or --recommend to have one proposed")
     if epochs is not None and steps is not None:
@@ -94,6 +108,16 @@ def plan(
     rate = batch / n
     if steps is None and epochs is not None:
         steps = steps_for(epochs, n, batch)
+    if weight_distributions:
+        if steps is None or accountant is not None or adjacency is not Adjacency.ZERO_OUT:
+            raise typer.BadParameter(
+                "--weight-distributions takes --epochs or --steps, and --noise-multiplier or --epsilon; it prices by "
+                "both accountants and for zero-out adjacency"
+            )
+        asked = {"learning_rate": learning_rate, "momentum": momentum, "decay": decay}
+        rates = {name: value for name, value in asked.items() if value is not None}
+        print_prices(n, batch, steps, delta, noise_multiplier, epsilon, as_json, **rates)
+        return
 
     def event(sigma: float, count: int) -> "Event":
         return Repeated(PoissonGaussian(rate, sigma), count)

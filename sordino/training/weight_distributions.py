@@ -25,6 +25,7 @@ from sordino.budget import (
     ShuffledGaussian,
     calibration,
     cost,
+    rdp,
     weight_trajectories,
 )
 from sordino.budget.steps import check_delta_against_n
@@ -48,7 +49,8 @@ from sordino.training.run import Run, RunError
 from sordino.training.schedules import Schedule, rate_at, schedule_from_json, schedule_to_json
 
 _HIDDEN = "means.safetensors"
-_EXCESS_SHARE = 0.1
+EXCESS_SHARE = 0.1
+"""Of δ, for records that Poisson sampling draws more often than is charged."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class WeightDistributionPlan:
         A tenth of δ goes to records that Poisson sampling draws more often than is charged.
         """
         check_delta_against_n(target_delta, sampler.n)
-        excess = _EXCESS_SHARE * target_delta if isinstance(sampler, PoissonSampler) else None
+        excess = EXCESS_SHARE * target_delta if isinstance(sampler, PoissonSampler) else None
         plan = cls(sampler, l2_clip, 1.0, steps, learning_rate, momentum, excess)
         price = calibration.price(target_delta, adjacency, Composed(()) if before is None else before)
         z = calibration.noise_multiplier(plan._sound_at, target_epsilon, target_delta, adjacency, price)
@@ -153,6 +155,10 @@ class WeightDistributionPlan:
     def epsilon(self, delta: float, adjacency: str = "zero-out") -> float:
         """The sound ε of this plan alone; a ledger's ε covers the whole workflow."""
         return cost(self.event, delta, adjacency).epsilon
+
+    def claimed_epsilon(self, delta: float) -> float:
+        """As the paper has it, by its own accountant (RDP, the old conversion): a claim, and not sound."""
+        return rdp.classic_epsilon(self.claimed, delta, "zero-out", "old")
 
     def final_epsilon(self, delta: float) -> float:
         """What the last weights alone tell at least of some record (see `final_release_epsilon`): to be shown only."""

@@ -108,3 +108,50 @@ def test_a_recommendation(sordino: Callable[..., Any]) -> None:
         refused = sordino(*bare, *options)
         assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
         assert says in refused.err
+
+
+WEIGHT_DISTRIBUTIONS = ("plan", "--weight-distributions", "--n", 60_000, "--delta", 1e-5)
+
+
+def test_weight_distributions_claimed_and_sound(sordino: Callable[..., Any]) -> None:
+    setting = ("--batch", 32, "--epochs", 10, "--noise-multiplier", 7.1)
+    rows = {row["sampling"]: row for row in sordino(*WEIGHT_DISTRIBUTIONS, *setting, "--json").json["prices"]}
+    assert rows["epochs"]["claimed"] == rows["Poisson"]["claimed"] == pytest.approx(0.05, abs=1e-4)  # SI's own figure
+    assert rows["epochs"]["sound"] == pytest.approx(7670, rel=1e-3)
+    assert rows["epochs"]["last_weights_at_least"] == pytest.approx(6.5, abs=0.05)
+    assert rows["Poisson"]["sound"] > rows["epochs"]["sound"]
+
+
+def test_a_schedule_and_momentum_make_weight_distributions_tell_more(sordino: Callable[..., Any]) -> None:
+    setting = ("--batch", 3000, "--epochs", 3, "--noise-multiplier", 50)
+    plain = sordino(*WEIGHT_DISTRIBUTIONS, *setting, "--json").json["prices"]
+    rates = ("--learning-rate", 0.1, "--momentum", 0.5, "--decay", 0.5)
+    steep = sordino(*WEIGHT_DISTRIBUTIONS, *setting, *rates, "--json").json["prices"]
+    assert all(more["sound"] > less["sound"] for less, more in zip(plain, steep, strict=True))
+    assert all(more["claimed"] == less["claimed"] for less, more in zip(plain, steep, strict=True))
+
+
+def test_who_asks_for_an_epsilon_gets_noise_that_is_sound_at_it(sordino: Callable[..., Any]) -> None:
+    answer = sordino(*WEIGHT_DISTRIBUTIONS, "--batch", 3000, "--epochs", 3, "--epsilon", 0.5, "--json").json
+    for row in answer["prices"]:
+        assert 0.49 < row["sound"] <= 0.5
+        assert row["claimed"] < 0.1
+    words = sordino(*WEIGHT_DISTRIBUTIONS, "--batch", 3000, "--epochs", 3, "--epsilon", 0.5).out
+    assert "claimed" in words
+    assert "full batch" in words
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--batch", 3000, "--epsilon", 1, "--noise-multiplier", 1), "--epochs or --steps"),
+        (("--batch", 3000, "--epochs", 1, "--epsilon", 1, "--momentum", 1.2), "momentum must lie in"),
+        (("--batch", 3000, "--epochs", 1, "--epsilon", 1, "--learning-rate", 0), "learning rate"),
+        (("--batch", 3000, "--epochs", 1, "--epsilon", 1, "--accountant", "rdp"), "both accountants"),
+    ],
+)
+def test_bad_weight_distributions_get_one_line(sordino: Callable[..., Any], options: Any, words: str) -> None:
+    failed = sordino(*WEIGHT_DISTRIBUTIONS, *options)
+    assert failed.code == 2
+    assert words in failed.err
+    assert failed.err.count("\n") == 1

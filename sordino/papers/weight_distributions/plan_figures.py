@@ -142,7 +142,7 @@ def _figures(plan: WeightDistributionPlan | Plan, canaries: int, streams: Stream
         claimed, final = None, None
     else:
         audit = audit_weight_distributions(plan, DELTA, runs=canaries, streams=streams)
-        claimed = rdp.classic_epsilon(plan.claimed, DELTA, "zero-out", "old")
+        claimed = plan.claimed_epsilon(DELTA)
         final = plan.final_epsilon(DELTA)
     sound = plan.epsilon(DELTA)
     return {
