@@ -165,7 +165,8 @@ def _entry(entry: "Entry", ledger: "Ledger") -> dict[str, Any]:
 def _entry_line(entry: Mapping[str, Any]) -> str:
     of = f" of {entry['committed']:,}" if entry["committed"] != entry["count"] else ""
     repeats = f"{entry['count']:,}{of} × " if entry["committed"] != 1 else ""
-    claim = f" (claimed elsewhere: ε={printed(entry['claimed_epsilon'])})" if entry["claimed_epsilon"] else ""
+    claimed = entry["claimed_epsilon"]
+    claim = "" if claimed is None else f" (claimed elsewhere and not sound: ε={printed(claimed)}, by PLD)"
     return f"{entry['what']} [{entry['part']}]: {repeats}{entry['in_words']}, {entry['when']}{claim}"
 
 

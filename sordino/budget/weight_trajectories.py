@@ -19,7 +19,9 @@ compose by the squares of their numbers, adaptively (Dong, Roth & Su 2019, Corol
 It is attained: where all others' gradients are zero and the record's aligned, means differ by exactly (C/L)·N_t.
 
 Which steps a record joins. *All of them*: the theorem. *One an epoch*: if rates never rise, w(t, s) falls with s, and
-the first step of each epoch is the worst for every t; rates that rise are replaced, in w, by the largest yet to come.
+the first step of each epoch is the worst for every t. Where rates rise, N_t is at most what it would be had they been
+replaced, in w, by the largest yet to come; and since w(t, s) grows with t, at most the sum over epochs of the largest
+w(T, s) so far. The smaller is taken, for every t.
 *Poisson*: S has one law whatever the data, and δ(ε) is at most its mean over that law. If the norm √Σ_t (N_t/η_{t−1})²
 exceeds a bound with probability p at most, then δ(ε) is at most that of the bound plus p: `Except`. Two bounds hold:
 (a) N_t grows with t, so N̄_j with P(N_{t_j} > N̄_j) ≤ p/M at M checkpoints t_j bounds it between t_{j−1} and t_j;
@@ -75,8 +77,17 @@ def epochs_norm(rates: Rates, momentum: float, steps_per_epoch: int) -> float:
     joined = np.zeros(len(rates))
     joined[::steps_per_epoch] = 1
     falling = tuple(np.maximum.accumulate(rates[::-1])[::-1])
-    moved = displacements(joined, falling, momentum) / rates
-    return float(np.linalg.norm(moved)) * _ROUNDING
+    moved = np.minimum(displacements(joined, falling, momentum), _epoch_by_epoch(rates, momentum, steps_per_epoch))
+    return float(np.linalg.norm(moved / rates)) * _ROUNDING
+
+
+def _epoch_by_epoch(rates: Rates, momentum: float, steps_per_epoch: int) -> Array:
+    """For each t, Σ over epochs of the largest w(T, s) among the epoch's steps s < t."""
+    weights = _weights(rates, momentum, len(rates))
+    rows = np.pad(weights, (0, -len(weights) % steps_per_epoch)).reshape(-1, steps_per_epoch)
+    so_far = np.maximum.accumulate(rows, axis=1)
+    before = np.cumsum(so_far[:, -1]) - so_far[:, -1]
+    return np.asarray((before[:, None] + so_far).reshape(-1)[: len(weights)])
 
 
 @lru_cache(maxsize=64)

@@ -79,7 +79,9 @@ def plan(
     from sordino.budget.steps import check_delta_against_n, steps_for
 
     if recommend:
-        if epsilon is None or {batch, noise_multiplier, epochs, steps, accountant} != {None}:
+        if epsilon is None:
+            raise typer.BadParameter("--recommend needs --epsilon")
+        if weight_distributions or {batch, noise_multiplier, epochs, steps, accountant} != {None}:
             raise typer.BadParameter(
                 "--recommend takes --n, --epsilon and --delta, and of the rest only --compute, --memory, --parameters "
                 "and --public"

@@ -32,8 +32,10 @@ def print_prices(
 
 
 def _in_words(found: "list[Price]", steps: int, delta: float) -> str:
+    from sordino.budget import Composed, rdp
     from sordino.budget.statement import printed
 
+    least = rdp.classic_epsilon(Composed(()), delta, "zero-out", "old")
     lines = [
         f"weight distributions, {steps:,} steps, ε at δ={delta:g}",
         f"{'sampling':12}{'noise':>10}{'claimed':>12}{'sound':>12}{'last weights':>15}",
@@ -46,7 +48,8 @@ def _in_words(found: "list[Price]", steps: int, delta: float) -> str:
         [
             *lines,
             "",
-            "claimed: as the paper prices it, as if each step's means were told (RDP, the old conversion): not sound",
+            "claimed: as the paper prices it, as if each step's means were told: not sound (RDP, the old conversion, "
+            f"whose orders give no less than {printed(least, 4)})",
             "sound: all weights drawn on the way, and so the last ones: what the ledger charges",
             "last weights: what they alone tell at least of some record; no bound from above",
         ]

@@ -2,11 +2,13 @@
 
 At a fixed budget σ ≈ c·√q (T&B, LSR), so noise relative to the batch falls as the rate q grows, while steps get fewer.
 What counts is the noise of the run's mean gradient, σ/(q·n·√steps): it falls with q, ever more slowly, towards that of
-full batches. The rate proposed is the smallest that doubling would not improve by much.
+full batches. The rate proposed is the smallest that doubling would not improve by much, and none below LSR's, where
+steps would only get more.
 """
 
 import math
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context
 from statistics import fmean, geometric_mean
 
 from sordino.budget import Cost, Event, Gaussian, PoissonGaussian, Repeated, calibration, cost
@@ -18,9 +20,11 @@ from sordino.training.noise_shares import GradientSize, accounted_share
 L2_CLIP = round(geometric_mean(made.l2_clip for made in LARGE_RATES.values()), 2)
 MOMENTUM = round(fmean(made.momentum for made in LARGE_RATES.values()), 2)
 _LEAST_STEPS = min(made.steps for made in LARGE_RATES.values())
+_LEAST_RATE = min(made.sample_rate for made in LARGE_RATES.values())
 _USUAL_EPOCHS, _MOST_EPOCHS = 40, max(made.epochs for made in LARGE_RATES.values())
 _WANDER = geometric_mean(made.wander for made in LARGE_RATES.values())
 _LONGEST_STEP = max(made.learning_rate * made.l2_clip / (1 - made.momentum) for made in LARGE_RATES.values())
+_ALIKE = 1.1
 _SMALL_RATE = 0.01
 """What was usual before LSR: shown for comparison."""
 _BYTES_A_PARAMETER = 8
@@ -99,10 +103,11 @@ def recommend(
     chosen = candidate(largest)
     found = [chosen]
     while chosen.expected_batch_size > 1:  # downwards: what large rates need is computed quickly
-        found.append(candidate((chosen.expected_batch_size + 1) // 2))
-        if chosen.excess_noise <= found[-1].excess_noise * (1 - least_gain):
+        half = candidate((chosen.expected_batch_size + 1) // 2)
+        found.append(half)
+        if half.sample_rate < _LEAST_RATE or chosen.excess_noise <= half.excess_noise * (1 - least_gain):
             break
-        chosen = found[-1]
+        chosen = half
     small = round(_SMALL_RATE * n)
     if 1 <= small < found[-1].expected_batch_size:
         found.append(candidate(small))
@@ -162,7 +167,10 @@ def _why_rate_is_so(chosen: Candidate, largest: int, least_gain: float) -> str:
         return f"{rate}every record in every step"
     if chosen.expected_batch_size == largest:
         return f"{rate}a larger one would leave fewer than {_LEAST_STEPS} steps, the fewest that LSR train with"
-    return f"{rate}twice the rate would lower the noise of the run by less than {100 * least_gain:g} %"
+    return (
+        f"{rate}twice the rate would lower the noise of the run by less than {100 * least_gain:g} %, and half of it "
+        f"would be below {_LEAST_RATE:g}, the least of LSR's, or raise that noise by more"
+    )
 
 
 def _why_noise(chosen: Candidate, candidates: tuple[Candidate, ...]) -> str:
@@ -176,11 +184,12 @@ def _why_noise(chosen: Candidate, candidates: tuple[Candidate, ...]) -> str:
 def _why_share(chosen: Candidate, candidates: tuple[Candidate, ...], size: GradientSize) -> str:
     shares = [each.accounted_share for each in candidates]
     bound = "at least " if size.mean_square == 1 else ""
+    alike = max(shares) < _ALIKE * min(shares)
+    why = ", because at a fixed number of epochs both kinds of noise fall together" if alike else ""
     return (
-        f"{bound}{_percent(chosen.accounted_share)} of a step's variance is added noise, which the budget accounts "
-        f"for, over all {size.parameters:,} coordinates; from {_percent(min(shares))} to {_percent(max(shares))} over "
-        "the rates, because at a fixed number of epochs both kinds of noise fall together; norms of clipped gradients "
-        f"are {size.known_from}"
+        f"{bound}{_share(chosen.accounted_share)} of a step's variance is added noise, which the budget accounts "
+        f"for, over all {size.parameters:,} coordinates; from {_share(min(shares))} to {_share(max(shares))} over "
+        f"the rates{why}; norms of clipped gradients are {size.known_from}"
     )
 
 
@@ -210,3 +219,8 @@ def _above(candidate: Candidate) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.4g} %"
+
+
+def _share(share: float) -> str:
+    """Rounded down: what is all but all is not all."""
+    return f"{Context(prec=4, rounding=ROUND_FLOOR).create_decimal(100 * share):f} %"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.budget import Composed, Event, Ledger, Repeated, cost
-from sordino.budget.statement import as_text
+from sordino.budget.statement import as_text, printed
 from sordino.budget.steps import steps_for
 from sordino.data import DataError, Dataset, load
 from sordino.data.catalogue import definition
@@ -72,7 +72,7 @@ def train(
             raise ValueError(f"canaries watch noisy gradients, which {chosen.name} does not have: train without them")
         plan = plan_for(chosen, n, request.epsilon, request.delta)
         run = Run.create(out, request.dataset)
-        begun = Description("training", request, plan, dataset.facts, _words(request, dataset, chosen))
+        begun = Description("training", request, plan, dataset.facts, _words(request, dataset, chosen, plan))
         begun.write(run)
     else:
         run, plan = Run.at(out), begun.plan
@@ -178,11 +178,17 @@ def _accuracy(scores: Tensor, labels: NDArray[np.int64]) -> float:
     return float(np.mean(scores.argmax(dim=1).numpy() == labels))
 
 
-def _words(request: Request, dataset: Dataset, chosen: Recipe) -> dict[str, Any]:
+def _words(request: Request, dataset: Dataset, chosen: Recipe, plan: Plan | WeightDistributionPlan) -> dict[str, Any]:
     notes = ["the test set is a public benchmark: its accuracy is not charged"]
     notes += [dataset.facts.note] if dataset.facts.note else []
     if request.canaries:
         notes.append(f"{request.canaries:,} synthetic canaries took part, for an audit; the plan's n counts them")
+    if isinstance(plan, WeightDistributionPlan):
+        claimed, last = plan.claimed_epsilon(request.delta), plan.final_epsilon(request.delta)
+        notes.append(
+            f"charged for all weights that were drawn; the paper of this method claims ε={printed(claimed)} (RDP, the "
+            f"old conversion), which is not sound; the last weights alone tell at least ε={last:.3g} of some record"
+        )
     tuning = chosen.tuning(request.dataset)
     return {"unit": dataset.facts.protected, "tuning": tuning, "notes": notes}
 
@@ -202,9 +208,14 @@ def _finish(
     run.write_json("statement.json", statement)
     run.write_text("statement.txt", as_text(statement))
     replace(begun, status="finished", statement=words).write(run)
+    shown = {}
+    if isinstance(plan, WeightDistributionPlan):
+        shown["claimed_epsilon"] = plan.claimed_epsilon(request.delta)
+        shown["last_weights_at_least"] = plan.final_epsilon(request.delta)
     return {
         "test_accuracy": accuracy,
         "epsilon": statement["epsilon"],
+        **shown,
         "delta": request.delta,
         "n": plan.sampler.n,
         "recipe": request.recipe,

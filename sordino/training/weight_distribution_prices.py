@@ -1,6 +1,7 @@
 """What weight distributions cost under each way to sample: as the paper claims, and soundly."""
 
 from dataclasses import dataclass
+from math import ceil
 
 from sordino.data.samplers import FullBatchSampler, PoissonSampler, Sampler, ShuffledSampler
 from sordino.training.schedules import Schedule, Staircase
@@ -42,7 +43,7 @@ def weight_distribution_prices(
         "epochs": ShuffledSampler(n, batch),
         "full batch": FullBatchSampler(n, n),
     }
-    rate: float | Schedule = learning_rate if decay == 1 else Staircase(learning_rate, decay, max(1, n // batch))
+    rate: float | Schedule = learning_rate if decay == 1 else Staircase(learning_rate, decay, ceil(n / batch))
     return [
         _price(name, _plan(sampler, steps, delta, rate, momentum, noise_multiplier, epsilon), delta)
         for name, sampler in samplers.items()

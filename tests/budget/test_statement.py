@@ -74,7 +74,7 @@ def test_the_page_has_all_of_it_too():
         "300 ×",
         "Poisson",
         "Tuning: none",
-        "claimed elsewhere",
+        "claimed elsewhere and not sound",
         "Noise from a key fixed by the user: no",
         "dp-accounting",
         "Note: a note",

@@ -62,6 +62,12 @@ def test_no_order_of_an_epoch_costs_more_than_is_charged_for_it(rates, momentum,
         assert charged == pytest.approx(worst, rel=1e-8)
 
 
+def test_rates_that_rise_are_charged_for_the_epoch_that_a_record_joins_and_not_for_the_largest_to_come():
+    rates = tuple(2.0 ** (step // 5) for step in range(30))
+    by_hand = [sum(2.0**epoch for epoch in range(t // 5 + 1)) / rates[t] for t in range(30)]
+    assert trajectories.epochs_norm(rates, 0.0, 5) == pytest.approx(math.sqrt(sum(x**2 for x in by_hand)), rel=1e-6)
+
+
 @settings(max_examples=40, deadline=None)
 @given(schedules, momenta, st.sampled_from([0.01, 0.3, 0.9]), st.sampled_from([1e-4, 0.02, 0.3]))
 def test_poisson_sampling_exceeds_what_is_charged_no_more_often_than_promised(rates, momentum, rate, excess):

@@ -96,7 +96,8 @@ def test_a_recommendation(sordino: Callable[..., Any]) -> None:
     assert "←" in words.out
     bare = ("plan", "--n", 900, "--delta", 1e-5)
     for options, says in (
-        (("--recommend",), "--recommend takes"),
+        (("--recommend",), "--recommend needs --epsilon"),
+        (("--recommend", "--epsilon", 3, "--weight-distributions"), "--recommend takes"),
         (("--recommend", "--epsilon", 3, "--batch", 5), "--recommend takes"),
         (("--recommend", "--epsilon", 3, "--adjacency", "replace-one"), "zero-out"),
         (("--recommend", "--epsilon", 3, "--parameters", 0), "whole number"),

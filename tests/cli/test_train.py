@@ -220,6 +220,9 @@ def test_weight_distributions_are_sound_at_the_epsilon_asked_for_with_the_claim_
     statement = json.loads((tmp_path / "run" / "statement.json").read_text())
     (entry,) = statement["entries"]
     assert 0 < entry["claimed_epsilon"] < 0.3
+    assert 0 < outcome.json["claimed_epsilon"] < 0.3
+    assert outcome.json["claimed_epsilon"] < outcome.json["last_weights_at_least"] < 3
+    assert any("which is not sound" in note for note in statement["notes"])
     assert (entry["what"], entry["planned"]) == ("training by weight distributions", True)
     assert statement["samplers"] == ["shuffled epochs (no amplification counted)"]
     assert {path.name for path in (tmp_path / "run" / "private").iterdir()} <= {"lock"}
