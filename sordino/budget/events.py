@@ -121,6 +121,22 @@ class Pure:
 
 
 @dataclass(frozen=True)
+class LogisticPerturbation:
+    """The exact minimiser of a logistic loss with a ridge and a Gaussian linear term (see `logistic_perturbation`).
+
+    With R the norm that rows are clipped to: noise_multiplier is the linear term's deviation over R, curvature is R²/λ
+    for the objective Σ log(1+exp(−θ·x)) + (λ/2)‖θ‖².
+    """
+
+    noise_multiplier: float
+    curvature: float
+
+    def __post_init__(self) -> None:
+        _positive("noise_multiplier", self.noise_multiplier)
+        _positive("curvature", self.curvature)
+
+
+@dataclass(frozen=True)
 class Iteration:
     """Last iterate of noisy projected SGD over a fixed order on a convex smooth loss (see `iteration`)."""
 
@@ -210,6 +226,7 @@ Event = (
     | ShuffledGaussian
     | Laplace
     | Pure
+    | LogisticPerturbation
     | Iteration
     | NonPrivate
     | Repeated
@@ -225,6 +242,7 @@ _NAMES: dict[str, type[Event]] = {
     "shuffled-gaussian": ShuffledGaussian,
     "laplace": Laplace,
     "pure": Pure,
+    "logistic-perturbation": LogisticPerturbation,
     "iteration": Iteration,
     "non-private": NonPrivate,
     "repeated": Repeated,
@@ -384,6 +402,8 @@ def describe(event: Event) -> str:
             return f"Laplace, scale {scale:.5g}"
         case Pure(epsilon):
             return f"pure {epsilon:.5g}-DP"
+        case LogisticPerturbation(sigma, curvature):
+            return f"perturbed logistic regression, σ={sigma:.5g}, curvature {curvature:.5g}"
         case Iteration(epochs, steps, sigma):
             return f"last iterate of {epochs} epochs of {steps} steps, σ={sigma:.5g}"
         case NonPrivate():

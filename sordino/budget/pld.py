@@ -15,7 +15,7 @@ from dp_accounting.pld import common, pld_pmf
 from dp_accounting.pld import privacy_loss_distribution as losses
 from scipy.special import erf
 
-from sordino.budget import central_limit, rdp, sampled_gaussian
+from sordino.budget import central_limit, logistic_perturbation, rdp, sampled_gaussian
 from sordino.budget.events import (
     Adjacency,
     Event,
@@ -23,6 +23,7 @@ from sordino.budget.events import (
     Gaussian,
     Iteration,
     Laplace,
+    LogisticPerturbation,
     NonPrivate,
     PoissonGaussian,
     Pure,
@@ -90,6 +91,8 @@ def _priceable(event: Event, adjacency: Adjacency) -> dict[Event, int]:
             raise UnsupportedEvent(f"no privacy loss distribution is known for {type(leaf).__name__}")
         if isinstance(leaf, ShuffledGaussian):
             rdp.check_fixed_order(adjacency)
+        if isinstance(leaf, LogisticPerturbation):
+            logistic_perturbation.check_adjacency(adjacency)
         if isinstance(leaf, Gaussian | ShuffledGaussian) or (
             isinstance(leaf, PoissonGaussian) and leaf.sample_rate == 1
         ):
@@ -154,6 +157,8 @@ def _loss_range(leaf: Event) -> float:
     """Roughly how wide the privacy loss of one event spreads, for a bound on the size of its grid."""
     if isinstance(leaf, Gaussian | PoissonGaussian):
         return 20 / leaf.noise_multiplier + 1 / leaf.noise_multiplier**2
+    if isinstance(leaf, LogisticPerturbation):
+        return 20 / leaf.noise_multiplier + 1 / leaf.noise_multiplier**2 + math.log1p(leaf.curvature / 4)
     return 2 * (leaf.epsilon if isinstance(leaf, Pure) else 1 / leaf.noise_multiplier)  # type: ignore[union-attr]
 
 
@@ -213,6 +218,8 @@ def _discretised(leaf: Event, adjacency: Adjacency, interval: float) -> losses.P
             )
         case Laplace(multiplier):
             return losses.from_laplace_mechanism(multiplier * (0.5 if adjacency == "replace-one" else 1.0), **grid)
+        case LogisticPerturbation():
+            return logistic_perturbation.distribution(leaf, adjacency, interval)
         case Pure(value):
             return losses.PrivacyLossDistribution(_pure(value, interval))
         case _:

@@ -17,7 +17,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import _compute_rdp_repeat_and_sel
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from sordino.budget import iteration
+from sordino.budget import iteration, logistic_perturbation
 from sordino.budget.events import (
     Adjacency,
     Event,
@@ -25,6 +25,7 @@ from sordino.budget.events import (
     Gaussian,
     Iteration,
     Laplace,
+    LogisticPerturbation,
     NonPrivate,
     PoissonGaussian,
     Pure,
@@ -111,6 +112,8 @@ def _bound(leaf: Event, adjacency: Adjacency, alphas: NDArray[np.float64]) -> ND
             # Randomised response is the worst pure mechanism (Kairouz, Oh & Viswanath 2015), and this is its RDP.
             exponents = np.log1p(np.exp((1 - 2 * alphas) * value)) - np.log1p(np.exp(-value))
             return value + exponents / (alphas - 1)  # type: ignore[no-any-return]
+        case LogisticPerturbation():
+            return logistic_perturbation.rdp(leaf, adjacency, alphas)
         case RepeatAndSelect(inner, mean, shape):
             # Its formula turns a rounding error into a small δ̂, so the runs are priced with their rounding already.
             return np.asarray(_compute_rdp_repeat_and_select(alphas, rdp(inner, adjacency, orders), mean, shape))

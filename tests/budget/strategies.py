@@ -11,6 +11,7 @@ from sordino.budget import (
     Gaussian,
     Iteration,
     Laplace,
+    LogisticPerturbation,
     NonPrivate,
     PoissonGaussian,
     Pure,
@@ -30,6 +31,7 @@ leaves = st.one_of(
     st.builds(ShuffledGaussian, counts, positive),
     st.builds(Laplace, positive),
     st.builds(Pure, positive),
+    st.builds(LogisticPerturbation, positive, positive),
     st.builds(Iteration, counts, counts, positive),
     st.just(NonPrivate()),
 )

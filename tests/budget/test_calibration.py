@@ -12,6 +12,7 @@ from sordino.budget import (
     Iteration,
     Laplace,
     Ledger,
+    LogisticPerturbation,
     NonPrivate,
     PoissonGaussian,
     Pure,
@@ -87,6 +88,7 @@ def test_published_noise_is_found_again():
     ("event", "adjacency"),
     [
         (lambda s: Repeated(Laplace(s), 5), "zero-out"),
+        (lambda s: Composed((LogisticPerturbation(s, 1.0), Gaussian(32 * s))), "zero-out"),
         (lambda s: Iteration(10, 20, s), "replace-one"),
         (lambda s: Repeated(FixedSizeGaussian(1000, 20, s), 50), "replace-one"),
         (lambda s: Repeated(PoissonGaussian(0.05, s), 40), "replace-one"),

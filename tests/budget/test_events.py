@@ -13,6 +13,7 @@ from sordino.budget import (
     Gaussian,
     Iteration,
     Laplace,
+    LogisticPerturbation,
     NonPrivate,
     PoissonGaussian,
     Pure,
@@ -88,6 +89,7 @@ def test_right_fields_with_wrong_values_are_value_errors(kind, more, data):
     known |= {"iteration": Iteration(1, 1, 1.0), "laplace": Laplace(1.0), "non-private": NonPrivate()}
     known |= {"poisson-gaussian": PoissonGaussian(0.1, 1.0), "shuffled-gaussian": ShuffledGaussian(2, 1.0)}
     known |= {"fixed-size-gaussian": FixedSizeGaussian(2, 1, 1.0), "except": Except(Gaussian(1.0), 0.1)}
+    known |= {"logistic-perturbation": LogisticPerturbation(1.0, 0.5)}
     document = to_json(known[kind]) | more
     for field in set(document) - {"type"}:
         document[field] = data.draw(documents)
@@ -144,6 +146,8 @@ def test_deeply_shared_events_are_built_quickly():
         lambda: FixedSizeGaussian(10.0, 5, 1.0),
         lambda: ShuffledGaussian(0, 1.0),
         lambda: Laplace(0),
+        lambda: LogisticPerturbation(0, 1.0),
+        lambda: LogisticPerturbation(1.0, 0),
         lambda: Pure(0),
         lambda: Pure(math.inf),
         lambda: Iteration(0, 1, 1.0),

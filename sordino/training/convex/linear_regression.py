@@ -1,0 +1,158 @@
+"""Private linear regression from noisy sufficient statistics with a ridge that adapts to the noise (AdaSSP, Wang 2018).
+
+Rows [x; 1] are clipped to a public norm and divided by it; targets are clipped to public bounds and mapped to [−1, 1].
+Three releases: the Gram matrix XᵀX, its smallest eigenvalue, and Xᵀy. All else is post-processing.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from sordino.budget import Composed, Event, Gaussian, Ledger, calibration, cost
+from sordino.budget.steps import check_delta_against_n
+from sordino.mechanisms.gaussian import clip_rows, gaussian_noise
+from sordino.mechanisms.streams import Stream, Streams
+from sordino.training.convex.logistic import with_bias
+
+Array = NDArray[np.float64]
+_RISK = 0.05
+"""How likely the ridge may be too small for the noise: 5 %, as in the paper. Privacy does not depend on it."""
+
+
+@dataclass(frozen=True)
+class LinearPlan:
+    """What a linear fit may do to the data.
+
+    Guarantee: three Gaussian releases with this noise multiplier. With rows and targets of size at most 1, a present
+    record adds xxᵀ of Frobenius norm ≤ 1 to the Gram matrix, so moves its smallest eigenvalue by ≤ 1 (Weyl), and adds
+    xy of norm ≤ 1 to Xᵀy. The matrix is told in coordinates that keep the Frobenius norm: its entries off the diagonal
+    count twice, so their noise is smaller by √2.
+    """
+
+    data_norm: float
+    target_range: tuple[float, float]
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.data_norm < math.inf:
+            raise ValueError(f"data_norm must be a positive finite number, not {self.data_norm!r}")
+        low, high = self.target_range
+        if not -math.inf < low < high < math.inf:
+            raise ValueError(f"target_range must be two public bounds, low and high, not {self.target_range!r}")
+        _ = self.event
+
+    @classmethod
+    def calibrated(
+        cls,
+        *,
+        n: int,
+        target_epsilon: float | None = None,
+        target_delta: float | None = None,
+        data_norm: float,
+        target_range: tuple[float, float],
+        ledger: Ledger | None = None,
+        adjacency: str = "zero-out",
+    ) -> "LinearPlan":
+        """The plan with the least noise that meets the target; with a ledger, after all that it already holds."""
+        if ledger is not None:
+            target_epsilon = ledger.terms.target_epsilon if target_epsilon is None else target_epsilon
+            target_delta, adjacency = ledger.terms.target_delta, ledger.terms.adjacency
+        if target_epsilon is None or target_delta is None:
+            raise ValueError("give target_epsilon and target_delta, or a ledger that has them")
+        check_delta_against_n(target_delta, n)
+        price = None if ledger is None else ledger.epsilon_if
+        sigma = calibration.noise_multiplier(
+            lambda s: Composed((Gaussian(s),) * 3), target_epsilon, target_delta, adjacency, price
+        )
+        return cls(data_norm, target_range, sigma)
+
+    @property
+    def event(self) -> Event:
+        return Composed((Gaussian(self.noise_multiplier),) * 3)
+
+    def epsilon(self, delta: float, adjacency: str = "zero-out") -> float:
+        return cost(self.event, delta, adjacency).epsilon
+
+
+def fit_linear(
+    plan: LinearPlan,
+    x: NDArray[np.floating],
+    y: NDArray[np.floating],
+    ledger: Ledger,
+    streams: Streams | None = None,
+    *,
+    what: str = "linear regression",
+    part: str = "train",
+    seeded: bool = False,
+) -> Array:
+    """Weights (d+1,) of the features and, last, of the constant 1, for targets as they are.
+
+    Guarantee: the plan's event, charged before rows and targets are read. A row longer than the plan's norm is scaled
+    down, a target outside its bounds is cut; a record with anything non-finite is empty.
+    """
+    if x.ndim != 2 or y.shape != (len(x),) or len(x) == 0:
+        raise ValueError(f"expected vectors (n, d) and n targets, not {x.shape} and {y.shape}")
+    ledger.spend(plan.event, what, part, seeded=seeded)
+    generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+    rows, targets = unit_records(plan, x, y)
+    gram, least, products = sufficient_statistics(rows, targets)
+    d, sigma = len(gram), plan.noise_multiplier
+    gram = gram + _symmetric_noise(generator, d, sigma)
+    # A guess that is too low only makes the ridge larger than it needs to be.
+    least = max(least + float(generator.normal(0, sigma)) - sigma * float(-ndtri(_RISK / 2)), 0.0)
+    products = products + gaussian_noise(generator, products.shape, sigma)
+    return _weights_as_they_are(plan, _ridge_solution(gram, products, _ridge(d, sigma, least)))
+
+
+def unit_records(plan: LinearPlan, x: NDArray[np.floating], y: NDArray[np.floating]) -> tuple[Array, Array]:
+    """Rows and targets of size at most 1."""
+    low, high = plan.target_range
+    y = np.asarray(y, dtype=np.float64)
+    known = np.isfinite(y)
+    rows = clip_rows(with_bias(x), plan.data_norm) / plan.data_norm * known[:, None]
+    return rows, np.where(known, 2 * (np.clip(np.where(known, y, low), low, high) - low) / (high - low) - 1, 0.0)
+
+
+def sufficient_statistics(rows: Array, targets: Array) -> tuple[Array, float, Array]:
+    """The Gram matrix, its smallest eigenvalue, and the products with the targets."""
+    gram = rows.T @ rows
+    return gram, float(np.linalg.eigvalsh(gram)[0]), rows.T @ targets
+
+
+def _symmetric_noise(generator: np.random.Generator, d: int, sigma: float) -> Array:
+    """Independent normal coordinates in the Frobenius norm: σ on the diagonal, σ/√2 off it."""
+    full = gaussian_noise(generator, (d, d), sigma)
+    upper = np.triu(full, 1) / math.sqrt(2)
+    return np.asarray(upper + upper.T + np.diag(np.diag(full)))
+
+
+def _ridge(d: int, sigma: float, least: float) -> float:
+    """What brings the smallest eigenvalue to the size of the noise's norm, where the data have not brought it there.
+
+    That norm is at most √(2d)·σ on average and, with probability 1 − risk/2, at most √(2·log(2/risk))·σ more: tighter
+    than the paper's √(d·log(2d²/risk))·σ.
+    """
+    noise = sigma * (math.sqrt(2 * d) + math.sqrt(2 * math.log(2 / _RISK)))
+    return max(0.0, noise - least)
+
+
+def _ridge_solution(gram: Array, products: Array, ridge: float) -> Array:
+    """Directions that noise has left without a positive eigenvalue say nothing, and get no weight."""
+    values, vectors = np.linalg.eigh(gram)
+    raised = values + ridge
+    usable = raised > 1e-9 * max(float(np.abs(raised).max()), 1e-300)
+    return np.asarray(vectors[:, usable] @ ((vectors[:, usable].T @ products) / raised[usable]))
+
+
+def _weights_as_they_are(plan: LinearPlan, unit_weights: Array) -> Array:
+    low, high = plan.target_range
+    weights = unit_weights / plan.data_norm * (high - low) / 2
+    weights[-1] += (low + high) / 2
+    return weights
+
+
+def predict_linear(weights: Array, x: NDArray[np.floating]) -> Array:
+    return np.asarray(with_bias(x) @ weights)

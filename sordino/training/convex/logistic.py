@@ -1,0 +1,127 @@
+"""Private logistic regression under a plan, once for release and many times over for experiments."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.budget import Ledger
+from sordino.mechanisms.gaussian import clip_rows
+from sordino.mechanisms.streams import Stream, Streams
+from sordino.training.convex.plan import LogisticPlan
+from sordino.training.convex.solver import least_tolerance, minimise
+
+Array = NDArray[np.float64]
+Vectors = NDArray[np.floating]
+
+
+def fit_logistic(
+    plan: LogisticPlan,
+    x: Vectors,
+    y: NDArray[np.integer],
+    ledger: Ledger,
+    streams: Streams | None = None,
+    *,
+    what: str = "logistic regression",
+    part: str = "train",
+    seeded: bool = False,
+) -> Array:
+    """Weights of the features and, last, of the constant 1: (d+1,), or (classes, d+1) for more than two classes.
+
+    Guarantee: the plan's event, charged before rows and labels are read. A row [x; 1] longer than the plan's norm is
+    scaled down to it, one with anything non-finite is empty; y are class indices. Streams that are given must be used
+    for nothing else, and `seeded` must say so if anyone can know them.
+    """
+    n, width = _check_shapes(x, y)
+    if ledger.terms.adjacency != plan.adjacency:
+        raise ValueError(
+            f"the plan is for {plan.adjacency} and the ledger for {ledger.terms.adjacency}: plan with the ledger's"
+        )
+    generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+    fits = 1 if plan.classes == 2 else plan.classes
+    everything = np.ones((fits, width), dtype=bool)
+    noise = plan.perturbation.objective_noise(generator, everything)
+    # Decided before the data is read: whether the solver gets there must say nothing about them. The computed gradient
+    # is brought to half the tolerance, so that with its rounding the true one meets it.
+    least = least_tolerance(n, width, plan.ridge, float(np.linalg.norm(noise, axis=1).max()))
+    if least > plan.tolerance / 2:
+        raise ValueError(
+            f"a gradient norm of {plan.tolerance:g} is too fine for floating point with {n:,} rows and a ridge of "
+            f"{plan.ridge:g}: plan with a tolerance of {4 * least:.2g}"
+        )
+    ledger.spend(plan.event, what, part, seeded=seeded)
+    rows = clip_rows(with_bias(x), plan.data_norm) / plan.data_norm
+    linear = noise - _positive_sums(rows, y, plan.classes)
+    solved = minimise(rows, np.ones(n), linear, np.full(fits, plan.ridge), np.full(fits, plan.tolerance / 2))
+    told = solved + plan.perturbation.output_noise(generator, everything, plan.ridge, plan.tolerance)
+    return (told[0] if fits == 1 else told) / plan.data_norm
+
+
+def fit_many(
+    x: Vectors,
+    y: NDArray[np.integer],
+    masks: NDArray[np.bool_],
+    plan: LogisticPlan,
+    repeats: int,
+    generator: np.random.Generator,
+    data_norms: Array | None = None,
+) -> Array:
+    """For experiments, and not charged: the caller charges, or the data is a public benchmark.
+
+    Weights (subsets, repeats, d+1) of a binary plan, fitted `repeats` times with fresh noise on each feature subset of
+    masks (subsets, d); zero outside the subset, the bias last. data_norms gives each subset its own norm in place of
+    the plan's: with the same event, fewer features then have less noise. A row longer than that is refused.
+    """
+    n, width = _check_shapes(x, y)
+    if plan.classes != 2:
+        raise ValueError("fit_many is for two classes; fit_logistic takes more")
+    if masks.ndim != 2 or masks.shape[1] != width - 1 or masks.dtype != np.bool_:
+        raise ValueError(f"masks must be an array of booleans (subsets, {width - 1}), not {masks.dtype} {masks.shape}")
+    if type(repeats) is not int or repeats < 1:
+        raise ValueError(f"repeats must be a whole number of at least 1, not {repeats!r}")
+    norms = np.full(len(masks), plan.data_norm) if data_norms is None else np.asarray(data_norms, dtype=np.float64)
+    if norms.shape != (len(masks),) or not (np.isfinite(norms) & (norms > 0)).all():
+        raise ValueError(f"data_norms must be {len(masks)} positive numbers, one for each subset")
+    rows = with_bias(x)
+    if not np.isfinite(rows).all():
+        raise ValueError("experiments take finite rows only")
+    chosen = np.concatenate([masks, np.ones((len(masks), 1), dtype=bool)], axis=1)
+    squares, parts = rows**2, np.array_split(chosen.astype(np.float64), len(chosen) // 64 + 1)
+    longest = np.concatenate([(squares @ part.T).max(axis=0) for part in parts])
+    if (np.sqrt(longest) > norms * (1 + 1e-6)).any():
+        raise ValueError("a row is longer than the norm of its subset: give larger data_norms, or clip the rows")
+    every = np.repeat(chosen, repeats, axis=0)
+    norm = np.repeat(norms, repeats)
+    noise = plan.perturbation.objective_noise(generator, every)
+    linear = noise * norm[:, None] - _positive_sums(rows, y, 2)
+    solved = minimise(rows, np.ones(n), linear, plan.ridge * norm**2, plan.tolerance / 2 * norm, every)
+    told = solved + plan.perturbation.output_noise(generator, every, plan.ridge, plan.tolerance) / norm[:, None]
+    return told.reshape(len(masks), repeats, width)
+
+
+def scores(weights: Array, x: Vectors) -> Array:
+    """x·w + bias for weights (…, d+1): (n, …)."""
+    return np.asarray(np.tensordot(with_bias(x), weights, axes=([1], [-1])))
+
+
+def predict(weights: Array, x: Vectors) -> NDArray[np.int64]:
+    """The class of each row, from what `fit_logistic` gave."""
+    found = scores(weights, x)
+    return (found > 0).astype(np.int64) if weights.ndim == 1 else found.argmax(axis=1)
+
+
+def with_bias(x: Vectors) -> Array:
+    return np.concatenate([np.asarray(x, dtype=np.float64), np.ones((len(x), 1))], axis=1)
+
+
+def _check_shapes(x: Vectors, y: NDArray[np.integer]) -> tuple[int, int]:
+    if x.ndim != 2 or y.shape != (len(x),) or len(x) == 0:
+        raise ValueError(f"expected vectors (n, d) and n labels, not {x.shape} and {y.shape}")
+    return len(x), x.shape[1] + 1
+
+
+def _positive_sums(rows: Array, y: NDArray[np.integer], classes: int) -> Array:
+    """For each problem the sum of its positive rows; between two classes, those of class 1."""
+    outside = np.flatnonzero(~((y >= 0) & (y < classes) & (y == np.floor(y))))
+    if len(outside):
+        raise ValueError(f"the label of row {outside[0] + 1} is not among the {classes} classes")
+    wanted = [1] if classes == 2 else range(classes)
+    return np.stack([rows[y == label].sum(axis=0) for label in wanted])
