@@ -43,10 +43,8 @@ class LogisticPlan:
     adjacency: Adjacency = "zero-out"
 
     def __post_init__(self) -> None:
-        for name in ("data_norm", "ridge", "tolerance"):
-            _check_positive(name, getattr(self, name))
-        if type(self.classes) is not int or self.classes < 2:
-            raise ValueError(f"classes must be a whole number of at least 2, not {self.classes!r}")
+        _check_positive("tolerance", self.tolerance)
+        _check_shape(self.data_norm, self.ridge, self.classes)
         check_adjacency(self.adjacency)
         _ = self.event
 
@@ -73,6 +71,7 @@ class LogisticPlan:
             target_epsilon = ledger.terms.target_epsilon if target_epsilon is None else target_epsilon
             target_delta, adjacency = ledger.terms.target_delta, ledger.terms.adjacency
         epsilon, relation = _checked(n, width, target_epsilon, target_delta), check_adjacency(adjacency)
+        _check_shape(data_norm, ridge, classes)
         releases = 1 if classes == 2 else classes
         least = releases / epsilon
         perturbation: Perturbation
@@ -113,6 +112,7 @@ class LogisticPlan:
         epsilon, relation = _checked(n, width, target_epsilon, target_delta), check_adjacency(adjacency)
         if target_delta is None:
             raise ValueError("Gaussian noise on the minimiser needs a target_delta")
+        _check_shape(data_norm, ridge, classes)
         price = None if ledger is None else ledger.epsilon_if
         releases = 1 if classes == 2 else classes
         sigma = calibration.noise_multiplier(
@@ -152,6 +152,14 @@ def _ridge(least: float, noise: GaussianObjective | PureObjective, n: int, width
 def _tolerance(n: int, width: int, ridge: float, noise: Perturbation) -> float:
     """1e-6 wherever floating point can tell so small a gradient from none."""
     return max(1e-6, 4 * least_tolerance(n, width + 1, ridge, 10 * noise.expected_norm(width + 1)))
+
+
+def _check_shape(data_norm: float, ridge: float | None, classes: int) -> None:
+    _check_positive("data_norm", data_norm)
+    if ridge is not None:
+        _check_positive("ridge", ridge)
+    if type(classes) is not int or classes < 2:
+        raise ValueError(f"classes must be a whole number of at least 2, not {classes!r}")
 
 
 def _check_positive(name: str, value: float) -> None:
