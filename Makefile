@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 CACHE := $(if $(SORDINO_DATA),$(SORDINO_DATA),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/sordino)
 COPIES := ../shared/data
 
-.PHONY: demo test bench bench-scattering results install data constraints clean
+.PHONY: demo test bench bench-scattering bench-convex results install data constraints clean
 
 demo: data
 	@if $(BIN)/sordino data get mnist > /dev/null; then \
@@ -30,6 +30,17 @@ bench: .venv-bench/.installed
 # Our scattering beside kymatio's.
 bench-scattering: .venv-bench/.installed
 	.venv-bench/bin/python -m benchmarks.scattering $(BENCH)
+
+# Our private logistic regression beside diffprivlib's, which needs an older scikit-learn and so an environment of its own.
+bench-convex: .venv-bench-convex/.installed
+	OMP_NUM_THREADS=1 .venv-bench-convex/bin/python -m benchmarks.convex $(BENCH)
+
+.venv-bench-convex/.installed: pyproject.toml constraints.txt benchmarks/diffprivlib.txt
+	$(PYTHON) -m venv .venv-bench-convex
+	grep -v '^scikit-learn==' constraints.txt > .venv-bench-convex/constraints.txt
+	.venv-bench-convex/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c .venv-bench-convex/constraints.txt -r benchmarks/diffprivlib.txt -e .
+	touch $@
 
 .venv-bench/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv .venv-bench
@@ -59,4 +70,4 @@ constraints:
 	rm -rf .venv-constraints
 
 clean:
-	rm -rf $(VENV) .venv-bench .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-bench .venv-bench-convex .pytest_cache .mypy_cache .ruff_cache
