@@ -32,12 +32,7 @@ def read_examples(path: str | Path) -> NDArray[Any] | pd.DataFrame:
     path = Path(path)
     if path.is_dir():
         return _pictures(path)
-    with reading(path, "data"):
-        data = path.read_bytes()
-    if not data:
-        raise DataError(f"{path} is empty (n=0)")
-    data = gunzip(data, path)
-    suffix = Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+    data, suffix = _content(path)
     if suffix == ".npy":
         return _checked(_npy(data, path), path)
     if suffix == ".npz":
@@ -52,6 +47,36 @@ def read_examples(path: str | Path) -> NDArray[Any] | pd.DataFrame:
     if is_idx(data):
         return _checked(idx(data, path), path)
     raise DataError(f"{path} is of no kind that can be read; use {KINDS}")
+
+
+def read_cells(path: str | Path) -> pd.DataFrame:
+    """The named columns of a .csv or .parquet file with every cell as it stands there: text in a CSV file.
+
+    For those who know from a schema what a column holds: nothing is guessed from the cells, so that 007 stays a word
+    and NA may be a category.
+    """
+    path = Path(path)
+    data, suffix = _content(path)
+    if suffix not in (".csv", ".parquet"):
+        raise DataError(f"{path} is not a table; use .csv or .parquet")
+    frame = _csv(data, path, typed=False) if suffix == ".csv" else _parquet(data, path)
+    if frame.empty:
+        raise DataError(f"{path} holds no rows (n=0)")
+    if not all(isinstance(name, str) for name in frame.columns):
+        raise DataError(f"{path} does not name its columns; write their names into the first line")
+    if not frame.columns.is_unique:
+        raise DataError(f"{path}: two columns have the same name; rename one")
+    return frame.reset_index(drop=True)
+
+
+def _content(path: Path) -> tuple[bytes, str]:
+    """A file's bytes, gunzipped if need be, and the ending of its name that tells the kind."""
+    with reading(path, "data"):
+        data = path.read_bytes()
+    if not data:
+        raise DataError(f"{path} is empty (n=0)")
+    suffix = Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+    return gunzip(data, path), suffix
 
 
 def _npy(data: bytes, path: Path) -> NDArray[Any]:
@@ -88,7 +113,8 @@ def _checked(array: NDArray[Any], path: Path) -> NDArray[Any]:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _csv(data: bytes, path: Path) -> pd.DataFrame:
+def _csv(data: bytes, path: Path, typed: bool = True) -> pd.DataFrame:
+    """Cells as numbers where a column has nothing else; not typed, all of them as text."""
     import pandas as pd
 
     content = text(data, path).lstrip("\r\n")
@@ -100,7 +126,14 @@ def _csv(data: bytes, path: Path) -> pd.DataFrame:
             warnings.simplefilter("ignore")
             # Rows longer than the header would otherwise be cut with no more than a warning.
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            return pd.read_csv(io.StringIO(content), header=header, index_col=False, skipinitialspace=True)
+            return pd.read_csv(
+                io.StringIO(content),
+                header=header,
+                index_col=False,
+                skipinitialspace=True,
+                dtype=None if typed else str,
+                keep_default_na=typed,
+            )
     except pd.errors.EmptyDataError:
         raise DataError(f"{path} is empty (n=0)") from None
     except pd.errors.ParserError as error:
