@@ -107,6 +107,18 @@ class Schema:
         found = {name: _inferred(str(name), cells[name], public_file, name == target) for name in cells}
         return cls(tuple(column for name, column in found.items() if name != target), found[target])
 
+    def without_absent(self) -> Schema:
+        """Without the categories that no published row has: one-hot then gives the papers' widths."""
+        columns = (
+            replace(
+                column, categories=tuple(word for word in column.categories if word not in column.absent), absent=()
+            )
+            if column.categories is not None
+            else column
+            for column in self.columns
+        )
+        return replace(self, columns=tuple(columns))
+
     def facts(self, n: int, name: str) -> Facts:
         """What may be known of a table of n records under this schema; n is public under every adjacency but one."""
         return Facts(

@@ -101,6 +101,8 @@ def test_a_schema_file_round_trips(tmp_path):
     assert Schema.from_json(SCHEMA.to_json()) == SCHEMA
     with_absent = Schema((Column("a", ("x", "y"), absent=("y",)),), SCHEMA.target)
     assert Schema.from_json(with_absent.to_json()) == with_absent
+    assert with_absent.without_absent().columns == (Column("a", ("x",)),)
+    assert SCHEMA.without_absent() == SCHEMA
 
 
 TARGET = {"y": {"bounds": [0, 1]}}

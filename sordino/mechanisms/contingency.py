@@ -1,0 +1,107 @@
+"""The contingency tables of all pairs of attributes told together: one Gaussian release for a feature selection."""
+
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from math import prod, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.budget import Event, Gaussian, Ledger
+from sordino.mechanisms.gaussian import gaussian_noise
+from sordino.mechanisms.streams import Stream, Streams
+
+Table = NDArray[np.float64]
+Tables = dict[tuple[int, int], Table]
+"""For each pair of attributes a < b the counts (size of a, size of b)."""
+
+
+@dataclass(frozen=True)
+class PairTables:
+    """How the tables of all pairs of attributes, of these public sizes, are told.
+
+    Guarantee: a record adds 1 to at most one cell of each table, so that all cells together, as one vector, move by at
+    most √pairs in L2 when it is zeroed out, and by exactly that if each of its values is one of its attribute's. Noise
+    of noise_multiplier·√pairs in every cell is therefore one Gaussian release with this noise multiplier. Whatever is
+    made of the tables costs no more.
+    """
+
+    sizes: tuple[int, ...]
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        check_sizes(self.sizes)
+        _ = self.event
+
+    @property
+    def pairs(self) -> int:
+        return len(self.sizes) * (len(self.sizes) - 1) // 2
+
+    @property
+    def event(self) -> Event:
+        return Gaussian(self.noise_multiplier)
+
+    @property
+    def sensitivity(self) -> float:
+        """The most that one record, zeroed out, moves all cells together (L2)."""
+        return sqrt(self.pairs)
+
+    @property
+    def noise_per_cell(self) -> float:
+        """The standard deviation of the noise on each count."""
+        return self.noise_multiplier * self.sensitivity
+
+    def release(
+        self,
+        codes: NDArray[np.integer],
+        ledger: Ledger,
+        what: str = "contingency tables",
+        part: str = "train",
+        streams: Streams | None = None,
+        seeded: bool = False,
+    ) -> Tables:
+        """The noisy counts from codes (n, attributes); charged before they are read.
+
+        Streams that are given must be used for nothing else; `seeded` says that they can be predicted.
+        """
+        if codes.ndim != 2 or codes.shape[1] != len(self.sizes):
+            raise ValueError(f"expected codes (n, {len(self.sizes)}), not an array {codes.shape}")
+        ledger.spend(self.event, what, part, seeded=seeded)
+        counts = pair_tables(codes, self.sizes)
+        generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+        return {
+            pair: table + gaussian_noise(generator, table.shape, self.noise_per_cell) for pair, table in counts.items()
+        }
+
+
+def pair_tables(codes: NDArray[np.integer], sizes: tuple[int, ...]) -> Tables:
+    """The exact counts of all pairs of attributes.
+
+    Guarantee: none; only of public records, or of records whose use is charged otherwise. A code outside its
+    attribute's size is an empty value, which counts in no table of that attribute.
+    """
+    check_sizes(sizes)
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    present = (codes >= 0) & (codes < np.array(sizes))
+    indicators = np.zeros((len(codes), int(starts[-1])), dtype=np.float32)
+    rows, attributes = np.nonzero(present)
+    indicators[rows, starts[attributes] + codes[rows, attributes]] = 1
+    # All tables at once: counts in single precision are exact up to 2²⁴ records, so longer tables go in blocks.
+    together = np.zeros((indicators.shape[1],) * 2)
+    for first in range(0, len(codes), _BLOCK):
+        block = indicators[first : first + _BLOCK]
+        together += block.T @ block
+    ranges = [slice(*ends) for ends in pairwise(starts.tolist())]
+    return {(a, b): together[ranges[a], ranges[b]].copy() for a, b in combinations(range(len(sizes)), 2)}
+
+
+_BLOCK = 2**16
+# One table of so many cells would take gigabytes, and its noise would drown anything.
+_MOST_CELLS = 2**26
+
+
+def check_sizes(sizes: tuple[int, ...]) -> None:
+    if len(sizes) < 2 or min(sizes) < 1:
+        raise ValueError(f"pair tables need at least two attributes with a value each, not the sizes {sizes}")
+    if sum(prod(pair) for pair in combinations(sizes, 2)) > _MOST_CELLS:
+        raise ValueError("the attributes have too many values for tables of all pairs; leave the largest ones out")

@@ -1,0 +1,1 @@
+"""Choosing with the cost of privacy in mind: architectures, features, settings, and ε itself."""

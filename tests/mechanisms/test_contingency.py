@@ -1,0 +1,104 @@
+"""Tables of all pairs: counts, how far one record moves them together, noise, and charge."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
+from sordino.mechanisms.contingency import PairTables, pair_tables
+from sordino.mechanisms.streams import Streams
+
+KEY = bytes(16)
+
+
+def as_vector(tables):
+    return np.concatenate([table.ravel() for table in tables.values()])
+
+
+def test_counts_are_those_of_numpy():
+    sizes = (3, 2, 4)
+    codes = np.random.default_rng(0).integers(0, sizes, (200, 3))
+    tables = pair_tables(codes, sizes)
+    assert list(tables) == [(0, 1), (0, 2), (1, 2)]
+    for (a, b), table in tables.items():
+        expected = np.zeros((sizes[a], sizes[b]))
+        np.add.at(expected, (codes[:, a], codes[:, b]), 1)
+        np.testing.assert_array_equal(table, expected)
+
+
+@pytest.mark.parametrize(("attributes", "pairs"), [(10, 45), (15, 105)])  # Breast Cancer and Adult, label included
+def test_one_record_moves_all_tables_by_the_root_of_the_pairs(attributes, pairs):
+    sizes = tuple(2 + i % 4 for i in range(attributes))
+    codes = np.random.default_rng(1).integers(0, sizes, (50, attributes))
+    plan = PairTables(sizes, noise_multiplier=3.0)
+    assert plan.pairs == pairs
+    told = as_vector(plan.release(codes, Ledger(), streams=Streams(KEY)))
+    for row in range(0, 50, 7):
+        zeroed = codes.copy()
+        zeroed[row] = -1
+        moved = np.linalg.norm(as_vector(plan.release(zeroed, Ledger(), streams=Streams(KEY))) - told)
+        assert moved == pytest.approx(math.sqrt(pairs))
+        assert moved * plan.noise_multiplier == pytest.approx(plan.noise_per_cell)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=5), st.data())
+def test_no_record_whatsoever_moves_them_further(sizes, data):
+    codes = data.draw(hnp.arrays(np.int64, (4, len(sizes)), elements=st.integers(-(2**40), 2**40) | st.integers(-1, 4)))
+    most = PairTables(tuple(sizes), 1.0).sensitivity
+    told = as_vector(pair_tables(codes, tuple(sizes)))
+    moved = told - as_vector(pair_tables(codes[1:], tuple(sizes)))
+    assert np.linalg.norm(moved) <= most * (1 + 1e-12)
+
+
+def test_the_noise_and_its_price():
+    plan = PairTables((40, 50, 60), noise_multiplier=2.0)
+    assert plan.event == Gaussian(2.0)
+    tables = plan.release(np.full((10, 3), -1), Ledger())
+    for table in tables.values():
+        assert table.std() == pytest.approx(2.0 * math.sqrt(3), rel=0.1)
+    assert as_vector(tables).std() == pytest.approx(2.0 * math.sqrt(3), rel=0.04)
+    blocks = [table[:40, :40].ravel() for table in tables.values()]
+    assert np.abs(np.corrcoef(blocks) - np.eye(3)).max() < 0.1
+    ledger = Ledger(target_epsilon=5.0, target_delta=1e-5)
+    plan.release(np.zeros((10, 3), int), ledger)
+    assert ledger.epsilon() == cost(Gaussian(2.0), 1e-5).epsilon
+    assert [entry.part for entry in ledger.entries] == ["train"]
+
+
+def test_fresh_noise_each_time():
+    plan = PairTables((2, 2), 1.0)
+    codes = np.zeros((5, 2), int)
+    first, second = (as_vector(plan.release(codes, Ledger())) for _ in range(2))
+    assert not np.array_equal(first, second)
+
+
+def test_it_is_charged_before_anything_is_read():
+    class Untouchable(np.ndarray):
+        def __ge__(self, other):
+            raise AssertionError("read")
+
+    codes = np.zeros((5, 2), int).view(Untouchable)
+    ledger = Ledger(target_epsilon=0.1, target_delta=1e-5)
+    with pytest.raises(BudgetExceeded):
+        PairTables((2, 2), 1.0).release(codes, ledger)
+    with pytest.raises(AssertionError, match="read"):
+        PairTables((2, 2), 100.0).release(codes, ledger)
+    assert len(ledger.entries) == 1
+
+
+@pytest.mark.parametrize("sizes", [(2,), (), (2, 0), (9000, 9000)])
+def test_sizes_that_make_no_tables(sizes):
+    with pytest.raises(ValueError, match="attributes"):
+        PairTables(sizes, 1.0)
+
+
+def test_codes_of_another_width():
+    ledger = Ledger()
+    with pytest.raises(ValueError, match=r"expected codes \(n, 2\)"):
+        PairTables((2, 2), 1.0).release(np.zeros((5, 3), int), ledger)
+    assert not ledger.entries
