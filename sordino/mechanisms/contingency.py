@@ -20,22 +20,23 @@ Tables = dict[tuple[int, int], Table]
 class PairTables:
     """How the tables of all pairs of attributes, of these public sizes, are told.
 
-    Guarantee: a record adds 1 to at most one cell of each table, so that all cells together, as one vector, move by at
-    most √pairs in L2 when it is zeroed out, and by exactly that if each of its values is one of its attribute's. Noise
-    of noise_multiplier·√pairs in every cell is therefore one Gaussian release with this noise multiplier. Whatever is
-    made of the tables costs no more.
+    Guarantee: a record adds 1 to at most one cell of each table. Let the tables that have the last attribute, the
+    target, count target_weight times as much as the others: then all cells together, as one vector, move by at most
+    √(pairs without it + target_weight²·pairs with it) in L2 when a record is zeroed out, and by exactly that if each of
+    its values is one of its attribute's; √pairs where all count the same. Noise of noise_multiplier times that on every
+    weighted cell is one Gaussian release with this noise multiplier; taking the weight off again, and whatever else is
+    made of the tables, costs no more.
     """
 
     sizes: tuple[int, ...]
     noise_multiplier: float
+    target_weight: float = 1.0
 
     def __post_init__(self) -> None:
         check_sizes(self.sizes)
+        if not 1e-3 <= self.target_weight <= 1e3:
+            raise ValueError(f"target_weight must lie between 0.001 and 1000, not {self.target_weight!r}")
         _ = self.event
-
-    @property
-    def pairs(self) -> int:
-        return len(self.sizes) * (len(self.sizes) - 1) // 2
 
     @property
     def event(self) -> Event:
@@ -43,13 +44,15 @@ class PairTables:
 
     @property
     def sensitivity(self) -> float:
-        """The most that one record, zeroed out, moves all cells together (L2)."""
-        return sqrt(self.pairs)
+        """The most that one record, zeroed out, moves all weighted cells together (L2)."""
+        with_target = len(self.sizes) - 1
+        without = with_target * (with_target - 1) // 2
+        return sqrt(without + self.target_weight**2 * with_target)
 
-    @property
-    def noise_per_cell(self) -> float:
-        """The standard deviation of the noise on each count."""
-        return self.noise_multiplier * self.sensitivity
+    def noise_of(self, pair: tuple[int, int]) -> float:
+        """The standard deviation of the noise on each count of a pair's table."""
+        weight = self.target_weight if len(self.sizes) - 1 in pair else 1.0
+        return self.noise_multiplier * self.sensitivity / weight
 
     def release(
         self,
@@ -70,7 +73,7 @@ class PairTables:
         counts = pair_tables(codes, self.sizes)
         generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
         return {
-            pair: table + gaussian_noise(generator, table.shape, self.noise_per_cell) for pair, table in counts.items()
+            pair: table + gaussian_noise(generator, table.shape, self.noise_of(pair)) for pair, table in counts.items()
         }
 
 

@@ -30,19 +30,23 @@ def test_counts_are_those_of_numpy():
         np.testing.assert_array_equal(table, expected)
 
 
-@pytest.mark.parametrize(("attributes", "pairs"), [(10, 45), (15, 105)])  # Breast Cancer and Adult, label included
-def test_one_record_moves_all_tables_by_the_root_of_the_pairs(attributes, pairs):
+# Breast Cancer and Adult, label included: NOTES' √45 and √105, and with the label's tables three times as exact.
+@pytest.mark.parametrize(("attributes", "weight", "squared"), [(10, 1, 45), (15, 1, 105), (15, 3, 91 + 9 * 14)])
+def test_one_record_moves_all_weighted_tables_by_the_sensitivity(attributes, weight, squared):
     sizes = tuple(2 + i % 4 for i in range(attributes))
     codes = np.random.default_rng(1).integers(0, sizes, (50, attributes))
-    plan = PairTables(sizes, noise_multiplier=3.0)
-    assert plan.pairs == pairs
-    told = as_vector(plan.release(codes, Ledger(), streams=Streams(KEY)))
+    plan = PairTables(sizes, noise_multiplier=3.0, target_weight=weight)
+    told = plan.release(codes, Ledger(), streams=Streams(KEY))
     for row in range(0, 50, 7):
         zeroed = codes.copy()
         zeroed[row] = -1
-        moved = np.linalg.norm(as_vector(plan.release(zeroed, Ledger(), streams=Streams(KEY))) - told)
-        assert moved == pytest.approx(math.sqrt(pairs))
-        assert moved * plan.noise_multiplier == pytest.approx(plan.noise_per_cell)
+        other = plan.release(zeroed, Ledger(), streams=Streams(KEY))
+        # In units of the noise on each cell, which is what the event prices.
+        moved = np.linalg.norm(as_vector({pair: (other[pair] - told[pair]) / plan.noise_of(pair) for pair in told}))
+        assert moved == pytest.approx(1 / plan.noise_multiplier)
+    assert plan.sensitivity == pytest.approx(math.sqrt(squared))
+    assert plan.noise_of((0, 1)) == pytest.approx(3 * math.sqrt(squared))
+    assert plan.noise_of((0, attributes - 1)) == pytest.approx(3 * math.sqrt(squared) / weight)
 
 
 @settings(max_examples=60, deadline=None)
@@ -56,12 +60,11 @@ def test_no_record_whatsoever_moves_them_further(sizes, data):
 
 
 def test_the_noise_and_its_price():
-    plan = PairTables((40, 50, 60), noise_multiplier=2.0)
+    plan = PairTables((40, 50, 60), noise_multiplier=2.0, target_weight=2.0)
     assert plan.event == Gaussian(2.0)
     tables = plan.release(np.full((10, 3), -1), Ledger())
-    for table in tables.values():
-        assert table.std() == pytest.approx(2.0 * math.sqrt(3), rel=0.1)
-    assert as_vector(tables).std() == pytest.approx(2.0 * math.sqrt(3), rel=0.04)
+    for pair, table in tables.items():
+        assert table.std() == pytest.approx(2.0 * 3 / (2 if 2 in pair else 1), rel=0.1)
     blocks = [table[:40, :40].ravel() for table in tables.values()]
     assert np.abs(np.corrcoef(blocks) - np.eye(3)).max() < 0.1
     ledger = Ledger(target_epsilon=5.0, target_delta=1e-5)
@@ -95,6 +98,12 @@ def test_it_is_charged_before_anything_is_read():
 def test_sizes_that_make_no_tables(sizes):
     with pytest.raises(ValueError, match="attributes"):
         PairTables(sizes, 1.0)
+
+
+@pytest.mark.parametrize("weight", [0, -1, math.nan, math.inf])
+def test_weights_that_are_none(weight):
+    with pytest.raises(ValueError, match="target_weight"):
+        PairTables((2, 2), 1.0, weight)
 
 
 def test_codes_of_another_width():

@@ -46,7 +46,7 @@ class GreedyOrder:
 
 
 def cfs_greedy(found: Uncertainties) -> GreedyOrder:
-    """Algorithm 3 for every size in one pass: at each step the feature that makes the merit greatest, the first of equals.
+    """Algorithm 3 for every size in one pass: each time the feature that makes the merit greatest, the first of equals.
 
     Guarantee: post-processing of the uncertainties.
     """

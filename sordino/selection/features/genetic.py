@@ -1,0 +1,162 @@
+"""Genetic search over feature subsets as bit masks, a generation at a time (PAW Algorithm 4); with merits, CFS-GA."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.selection.features.merit import Mask, merits
+from sordino.selection.features.uncertainty import Uncertainties
+
+Scores = NDArray[np.float64]
+Fitness = Callable[[Mask], Scores]
+"""Masks (subsets, features) → a score each, the greater the better."""
+Parents = Callable[[Scores, int, np.random.Generator], NDArray[np.intp]]
+"""Scores of a population, how many → that many members to breed from."""
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """Parents are drawn from the best share of the population (Algorithm 4, line 4).
+
+    The paper does not name the share. A tenth finds subsets of greater merit than .4 (Algorithm 2's) on both of its
+    tables: .136 for .136 on Breast Cancer, .190 for .159 on Adult, where CFS-Greedy finds .137 and .201.
+    """
+
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"the share of parents lies in (0, 1], not {self.share!r}")
+
+    def __call__(self, scores: Scores, count: int, generator: np.random.Generator) -> NDArray[np.intp]:
+        best = np.argsort(-scores, kind="stable")[: max(2, round(self.share * len(scores)))]
+        return np.asarray(generator.choice(best, count))
+
+
+@dataclass(frozen=True)
+class Tournament:
+    """Each parent is the best of a few drawn at random (as DEAP does, which PAFS was made with)."""
+
+    size: int = 3
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"a tournament has at least one member, not {self.size}")
+
+    def __call__(self, scores: Scores, count: int, generator: np.random.Generator) -> NDArray[np.intp]:
+        drawn = generator.integers(0, len(scores), (count, self.size))
+        return np.asarray(drawn[np.arange(count), scores[drawn].argmax(axis=1)])
+
+
+@dataclass(frozen=True)
+class Breeding:
+    """How a population of subsets changes. Rates as NOTES settles them; an offspring is crossed, mutated, or a copy."""
+
+    population: int
+    generations: int = 10
+    crossover: float = 0.5
+    mutation: float = 0.2
+    bit_flip: float = 0.1
+    """Chance of each bit to be flipped in a mutation."""
+
+    def __post_init__(self) -> None:
+        if self.population < 2 or self.generations < 1:
+            raise ValueError("a genetic search needs a population of at least 2 and at least one generation")
+        rates = (self.crossover, self.mutation, self.bit_flip)
+        if not all(0 <= rate <= 1 for rate in rates) or self.crossover + self.mutation > 1:
+            raise ValueError("crossover, mutation and bit flip are chances, the first two together at most 1")
+
+    def first(self, features: int, generator: np.random.Generator) -> Mask:
+        """Uniformly random subsets."""
+        return _not_empty(generator.random((self.population, features)) < 0.5, generator)
+
+    def next(self, masks: Mask, scores: Scores, parents: Parents, generator: np.random.Generator) -> Mask:
+        """Lines 5 to 12 of Algorithm 4 for the whole population; crossover takes each bit from either parent."""
+        first, second = (masks[parents(scores, self.population, generator)] for _ in range(2))
+        chance = generator.random((self.population, 1))
+        crossed = np.where(generator.random(first.shape) < 0.5, first, second)
+        mutated = first ^ (generator.random(first.shape) < self.bit_flip)
+        both = self.crossover + self.mutation
+        offspring = np.where(chance < self.crossover, crossed, np.where(chance < both, mutated, first))
+        return _not_empty(offspring, generator)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The best subset of a search, its score, and what the search took."""
+
+    mask: Mask
+    score: float
+    unique: int
+    """Different subsets that were scored."""
+    best_by_generation: tuple[float, ...]
+
+
+def evolve(
+    fitness: Fitness,
+    features: int,
+    breeding: Breeding,
+    parents: Parents,
+    generator: np.random.Generator,
+    most_scored: int | None = None,
+) -> Found:
+    """Generations of subsets, each scored once however often it comes up, and at most `most_scored` in all.
+
+    The best subset ever scored is given, which the last population (Algorithm 4, line 14) may have lost again. Whether
+    the search is private is up to the fitness.
+    """
+    known: dict[bytes, float] = {}
+    masks = breeding.first(features, generator)
+    best, history = (masks[0], -np.inf), []
+    for generation in range(breeding.generations + 1):
+        keys = [row.tobytes() for row in np.packbits(masks, axis=1)]
+        new = list({key: i for i, key in enumerate(keys) if key not in known}.items())
+        allowed = len(new) if most_scored is None else most_scored - len(known)
+        if new[:allowed]:
+            fresh = masks[[i for _, i in new[:allowed]]]
+            scores = np.asarray(fitness(fresh), dtype=np.float64)
+            if scores.shape != (len(fresh),) or np.isnan(scores).any():
+                raise ValueError(f"the fitness must give a number for each of {len(fresh)} subsets")
+            known.update(zip((key for key, _ in new), scores.tolist(), strict=False))
+            top = int(scores.argmax())
+            if scores[top] > best[1]:
+                best = (fresh[top].copy(), float(scores[top]))
+        history.append(best[1])
+        if len(new) > allowed or generation == breeding.generations:
+            break
+        masks = breeding.next(masks, np.array([known[key] for key in keys]), parents, generator)
+    return Found(*best, len(known), tuple(history))
+
+
+CFS_BREEDING = Breeding(population=5000)
+
+
+def cfs_genetic(
+    found: Uncertainties,
+    generator: np.random.Generator,
+    breeding: Breeding = CFS_BREEDING,
+    parents: Parents = Truncation(),  # noqa: B008 (frozen)
+) -> Found:
+    """CFS-GA (Algorithm 4): the subset of greatest merit that a genetic search finds.
+
+    Guarantee: post-processing of the uncertainties; the generator decides nothing about privacy.
+    """
+    return evolve(lambda masks: merits(found, masks), len(found.names), breeding, parents, generator)
+
+
+def random_subset(features: int, size: int, generator: np.random.Generator) -> Mask:
+    """The baseline: a subset of this size that looks at nothing, and so costs nothing."""
+    if not 1 <= size <= features:
+        raise ValueError(f"a subset has 1 to {features} features, not {size}")
+    mask = np.zeros(features, dtype=bool)
+    mask[generator.choice(features, size, replace=False)] = True
+    return mask
+
+
+def _not_empty(masks: Mask, generator: np.random.Generator) -> Mask:
+    """An empty subset gets one feature, drawn at random."""
+    empty = np.flatnonzero(~masks.any(axis=1))
+    masks[empty, generator.integers(0, masks.shape[1], len(empty))] = True
+    return masks

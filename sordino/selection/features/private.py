@@ -1,0 +1,87 @@
+"""Symmetrical uncertainties under differential privacy, and in words how much of them is noise."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sordino.budget import Ledger
+from sordino.data import Split
+from sordino.mechanisms.contingency import PairTables
+from sordino.mechanisms.streams import Streams
+from sordino.selection.features.attributes import Attributes
+from sordino.selection.features.consistency import whole
+from sordino.selection.features.uncertainty import Uncertainties, uncertainties
+
+# The merit is linear in what ties features to the label and only bends with what ties them together, so the label's
+# tables are told more exactly. On Adult at ε=0.1, 3 gave clearly better subsets than 1, and 4.5 no better ones.
+TARGET_WEIGHT = 3.0
+
+
+def tables_plan(attributes: Attributes, noise_multiplier: float) -> PairTables:
+    """How the tables for a selection are told: one Gaussian event of this noise multiplier, whatever is selected."""
+    return PairTables(attributes.sizes, noise_multiplier, TARGET_WEIGHT)
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateUncertainties:
+    """What was told, and how much of it is noise."""
+
+    uncertainties: Uncertainties
+    plan: PairTables
+    n: int
+    target_pairs_standing_out: int
+    other_pairs_standing_out: int
+
+    @property
+    def noise_dominates(self) -> bool:
+        """Whether fewer than half of the columns show a dependence with the target beyond noise and chance."""
+        return self.target_pairs_standing_out < (len(self.plan.sizes) - 1) / 2
+
+    def in_words(self) -> str:
+        """A computed statement, for whoever reads the selection."""
+        columns = len(self.plan.sizes) - 1
+        target, other = (0, columns), (0, 1)
+        cells = [size * self.plan.sizes[-1] for size in self.plan.sizes[:-1]]
+        others = columns - self.target_pairs_standing_out
+        verdict = (
+            f"Noise dominates: the places of the other {others} in the order are chance."
+            if self.noise_dominates
+            else "Most of what ties the columns to the target stands above the noise."
+        )
+        return (
+            f"Noise of ±{self.plan.noise_of(target):,.3g} on each count of a table with the target, where an even cell "
+            f"holds {self.n / float(np.median(cells)):,.3g} of the {self.n:,} records, and of "
+            f"±{self.plan.noise_of(other):,.3g} between columns. Beyond what noise and chance explain, "
+            f"{self.target_pairs_standing_out} of {columns} columns depend on the target, "
+            f"{self.other_pairs_standing_out} of {columns * (columns - 1) // 2} pairs of columns on each other. "
+            f"{verdict}"
+        )
+
+
+def private_uncertainties(
+    attributes: Attributes,
+    split: Split,
+    plan: PairTables,
+    ledger: Ledger,
+    part: str = "train",
+    streams: Streams | None = None,
+    seeded: bool = False,
+) -> PrivateUncertainties:
+    """All symmetrical uncertainties from noisy tables of all pairs of columns.
+
+    Guarantee: the one Gaussian event of the plan, charged before a record is counted; all else is post-processing. The
+    number of records is taken as public, which it is not under add-remove.
+    """
+    if ledger.terms.adjacency == "add-remove":
+        raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
+    if plan.sizes != attributes.sizes:
+        raise ValueError("the plan's tables are of other attributes; make it by tables_plan")
+    if len(split) == 0:
+        raise ValueError("a selection needs at least one record")
+    codes = attributes.codes(split)
+    told = whole(plan.release(codes, ledger, "feature selection", part, streams, seeded), plan, len(split))
+    label = len(plan.sizes) - 1
+    with_target = sum(label in pair for pair in told.standing_out)
+    return PrivateUncertainties(
+        uncertainties(attributes, told.tables), plan, len(split), with_target, len(told.standing_out) - with_target
+    )
