@@ -1,0 +1,80 @@
+"""The second moments of vectors, all in one Gaussian release: what a private PCA is made of."""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.budget import Event, Gaussian, Ledger
+from sordino.mechanisms.gaussian import clip_rows, gaussian_noise
+from sordino.mechanisms.streams import Stream, Streams
+
+Array = NDArray[np.float64]
+_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class SecondMoments:
+    """How the mean of x·xᵀ over vectors x of norm at most l2_clip is told, and with `with_mean` the mean of x as well.
+
+    Guarantee: a record adds x·xᵀ, which is symmetrical: its upper triangle tells it all, and with the entries off the
+    diagonal multiplied by √2 that triangle has the norm √(Σxᵢ⁴ + 2·Σᵢ﹤ⱼ xᵢ²xⱼ²) = ‖x‖² ≤ l2_clip², which a record
+    zeroed out moves it by at most. Noise of noise_multiplier·l2_clip² on each entry of the scaled triangle is one
+    Gaussian release with this noise multiplier; undoing the √2 leaves 1/√2 of it off the diagonal. The sum of x moves
+    by at most l2_clip. If both are told, each has √2 times as much noise: two releases of one draw, and the same event.
+    """
+
+    l2_clip: float
+    noise_multiplier: float
+    with_mean: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.l2_clip < np.inf:
+            raise ValueError(f"l2_clip must be a positive finite number, not {self.l2_clip!r}")
+        _ = self.event
+
+    @property
+    def event(self) -> Event:
+        return Gaussian(self.noise_multiplier)
+
+    @property
+    def _each(self) -> float:
+        return self.noise_multiplier * (sqrt(2) if self.with_mean else 1.0)
+
+    def noise_of_square(self, n: int) -> float:
+        """The standard deviation of the noise on a diagonal entry, a mean square; √2 times less off the diagonal."""
+        return self._each * self.l2_clip**2 / n
+
+    def release(
+        self,
+        rows: NDArray[np.floating],
+        ledger: Ledger,
+        what: str = "second moments",
+        part: str = "train",
+        streams: Streams | None = None,
+        seeded: bool = False,
+    ) -> tuple[Array, Array]:
+        """The mean of x (zeros if it is not told) and the mean of x·xᵀ over rows (n, d), charged before they are read.
+
+        Rows are clipped to l2_clip; one with anything non-finite counts as zero. Divided by n, which is public.
+        """
+        if rows.ndim != 2 or 0 in rows.shape:
+            raise ValueError(f"expected vectors (n, d) with something in them, not {rows.shape}")
+        if ledger.terms.adjacency == "add-remove":
+            raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
+        ledger.spend(self.event, what, part, seeded=seeded)
+        generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+        n, d = rows.shape
+        total, squares = np.zeros(d), np.zeros((d, d))
+        for start in range(0, n, _BLOCK):
+            block = clip_rows(rows[start : start + _BLOCK].astype(np.float64), self.l2_clip)
+            total += block.sum(axis=0)
+            squares += block.T @ block
+        noise = gaussian_noise(generator, (d, d), self._each * self.l2_clip**2)
+        upper = np.triu(noise, 1) / sqrt(2)
+        squares += upper + upper.T + np.diag(np.diag(noise))
+        if not self.with_mean:
+            return np.zeros(d), squares / n
+        total += gaussian_noise(generator, (d,), self._each * self.l2_clip)
+        return total / n, squares / n
