@@ -35,6 +35,21 @@ def cut(pool: Split, n_test: int) -> tuple[Split, Split]:
     return pool.take(np.sort(order[n_test:])), pool.take(np.sort(order[:n_test]))
 
 
+VALIDATION_SHARE = 0.2
+
+
+def set_aside(pool: Split) -> tuple[Split, Split]:
+    """The parts "train" and "validation" of a private table: the same records whichever command asks.
+
+    Guarantee: assigned by a record's number alone, so it costs nothing. Commands that go on with one ledger must all
+    split like this: its ε is the largest over parts, and that holds only if no record is in two of them.
+    """
+    held = int(VALIDATION_SHARE * len(pool))
+    if held < 1:
+        raise DataError(f"{len(pool)} records are too few to set some aside for scores; a table needs at least 5")
+    return cut(pool, held)
+
+
 def _draw(pool: Split, sizes: tuple[int, ...], seed: int, what: str) -> list[Split]:
     if min(sizes) < 0 or sum(sizes) > len(pool):
         asked = " + ".join(f"{size:,}" for size in sizes)

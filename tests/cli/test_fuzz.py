@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sordino.cli.main import run
 
-COMMANDS = ("plan", "train", "resume", "predict", "ledger", "audit", "data", "list", "get", "path")
+COMMANDS = ("plan", "train", "select", "resume", "predict", "ledger", "audit", "data", "list", "get", "path")
 OPTIONS = ("--n", "--batch", "--delta", "--epsilon", "--epochs", "--steps", "--noise-multiplier", "--accountant")
 MORE_OPTIONS = (
     "--adjacency",

@@ -1,0 +1,173 @@
+"""`sordino select`: which columns of a private table to train on, chosen within a share of the budget."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sordino.cli.table_arguments import Delta, Epsilon, File, Json, PublicFile, SchemaFile, Target, table_file
+
+if TYPE_CHECKING:
+    from sordino.budget import Ledger
+    from sordino.data.schema import Schema
+    from sordino.selection.features.selecting import Selection
+
+
+class Method(StrEnum):
+    CFS_GREEDY = "cfs-greedy"
+    CFS_GA = "cfs-ga"
+    PAFS = "pafs"
+    RANDOM = "random"
+
+
+def select(
+    file: File,
+    epsilon: Epsilon,
+    delta: Delta,
+    target: Target = None,
+    schema: SchemaFile = None,
+    public: PublicFile = None,
+    method: Annotated[
+        Method,
+        typer.Option(help="By noisy tables of all pairs of columns (cfs), by private trainings (pafs), or blindly."),
+    ] = Method.CFS_GREEDY,
+    size: Annotated[
+        int | None, typer.Option(help="Of cfs-greedy and random: how many features. Default: until merit falls.")
+    ] = None,
+    share: Annotated[float, typer.Option(help="How much of what is left of ε the selection may spend.")] = 0.25,
+    trials: Annotated[int, typer.Option(help="Of pafs: how many subsets may be tried.")] = 100,
+    private_bounds: Annotated[
+        float | None, typer.Option(help="Of cfs: ε to narrow the bounds of numbers with, before they are binned.")
+    ] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Go on with this ledger.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the ledger and the selection.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Choose the features of a private table that are worth their noise, and say what the choice cost."""
+    from sordino.budget.steps import check_delta_against_n
+
+    if size is not None and method in (Method.CFS_GA, Method.PAFS):
+        raise typer.BadParameter(f"--size goes with cfs-greedy and random: {method.value} finds its own")
+    if method is Method.RANDOM and size is None:
+        raise typer.BadParameter("a random subset needs --size")
+    if private_bounds is not None and method in (Method.PAFS, Method.RANDOM):
+        raise typer.BadParameter("--private-bounds goes with cfs-greedy and cfs-ga")
+    if ledger is not None and out is not None:
+        raise typer.BadParameter("give --ledger to go on with one, or --out for a new one, not both")
+    table = table_file(file, target, schema, public)
+    check_delta_against_n(delta, table.n)
+    _check(method, table.schema, size, share, trials)
+    records = table.read()
+    account = _account(epsilon, delta, ledger, out)  # last, so that what is refused leaves no folder behind
+    chosen = _chosen(method, table.schema, records, account, size, share, trials, private_bounds)
+    answer = _answer(method, table.schema, chosen, account)
+    if out is not None:
+        from sordino.training.run import Run
+
+        Run(out).write_json("selection.json", answer)
+    typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
+
+
+def _check(method: Method, schema: "Schema", size: int | None, share: float, trials: int) -> None:
+    from sordino.selection.features.selecting import check_size, check_trials
+
+    if not 0 < share <= 1:
+        raise typer.BadParameter(f"--share lies above 0 and at most at 1, not {share:g}")
+    check_size(schema, size)
+    if method is Method.PAFS:
+        check_trials(schema, trials)
+
+
+def _account(epsilon: float, delta: float, path: Path | None, out: Path | None) -> "Ledger":
+    from sordino.budget import Ledger, calibration
+
+    calibration.check_target(epsilon)
+    if path is not None:
+        ledger = Ledger.open(path)
+        if (ledger.terms.target_epsilon, ledger.terms.target_delta) != (epsilon, delta):
+            terms = f"ε={ledger.terms.target_epsilon}, δ={ledger.terms.target_delta}"
+            raise ValueError(f"the ledger {path} was opened at {terms}: give the same --epsilon and --delta")
+        return ledger
+    if out is None:
+        return Ledger(epsilon, delta)
+    from sordino.training.run import Run
+
+    return Ledger(epsilon, delta, path=Run.create(out, "select").ledger)
+
+
+def _chosen(
+    method: Method,
+    schema: "Schema",
+    records: Any,
+    ledger: "Ledger",
+    size: int | None,
+    share: float,
+    trials: int,
+    private_bounds: float | None,
+) -> "Selection":
+    import numpy as np
+
+    from sordino.data.splits import set_aside
+    from sordino.selection.features.attributes import Attributes
+    from sordino.selection.features.genetic import random_subset
+    from sordino.selection.features.selecting import Selection, goal, select_by_cfs, select_by_pafs
+
+    if method is Method.RANDOM:
+        names = Attributes(schema).names
+        mask = random_subset(len(names), size or 0, np.random.default_rng())
+        picked = tuple(name for name, chosen in zip(names, mask, strict=True) if chosen)
+        return Selection(mask, picked, None, None, 0, "Drawn blindly: no record was looked at.")
+    parts = set_aside(records)
+    if method is Method.PAFS:
+        return select_by_pafs(schema, parts, ledger, goal(ledger, share), trials)
+    genetic = method is Method.CFS_GA
+    within = goal(ledger, share)
+    return select_by_cfs(schema, parts[0], ledger, within, genetic=genetic, size=size, bounds_epsilon=private_bounds)
+
+
+def _answer(method: Method, schema: "Schema", chosen: "Selection", ledger: "Ledger") -> dict[str, Any]:
+    from sordino.selection.features.attributes import Attributes
+
+    statement = ledger.statement()
+    target = ledger.terms.target_epsilon or 0.0
+    spent = statement["epsilon_drawn"] if ledger.adaptive else statement["epsilon"]
+    owners = Attributes(schema).owners
+    touched = {schema.columns[owner].name for owner in owners[chosen.mask]}
+    return {
+        "method": method.value,
+        "features": list(chosen.names),
+        "columns": [column.name for column in schema.columns if column.name in touched],
+        "of_features": len(chosen.mask),
+        "mask": chosen.mask.astype(int).tolist(),
+        "merit": chosen.merit,
+        "score": chosen.score,
+        "trials": chosen.trials,
+        "words": chosen.words,
+        "epsilon": statement["epsilon"],
+        "epsilon_drawn": statement["epsilon_drawn"],
+        "delta": statement["delta"],
+        "accountant": statement["accountant"],
+        "adaptive": ledger.adaptive,
+        "target_epsilon": target,
+        "remaining": max(0.0, target - spent),
+    }
+
+
+def _in_words(answer: dict[str, Any]) -> str:
+    from sordino.budget.statement import printed
+
+    named = "\n".join(f"  {place:3}. {name}" for place, name in enumerate(answer["features"], start=1))
+    lines = [f"{len(answer['features'])} of {answer['of_features']} features, by {answer['method']}:", named, ""]
+    if answer["merit"] is not None:
+        lines.append(f"merit {answer['merit']:.4f}, by the noisy tables")
+    if answer["score"] is not None:
+        lines.append(f"validation accuracy {100 * answer['score']:.1f} %, with noise, of the best of those tried")
+    lines += [answer["words"], ""]
+    # Of events chosen along the way a filter guarantees the target, whatever was drawn of it.
+    drawn = f", of which {printed(answer['epsilon_drawn'])} is drawn" if answer["adaptive"] else ""
+    whole = f"{printed(answer['epsilon'])} at δ={answer['delta']:g} ({answer['accountant']}){drawn}"
+    left = f"left of the target {answer['target_epsilon']:g}: {answer['remaining']:.4g}"
+    lines.append(f"ε of the whole workflow: {whole}; {left}")
+    return "\n".join(lines)

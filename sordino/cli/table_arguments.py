@@ -1,0 +1,94 @@
+"""What the commands for tables have in common: FILE, --target, --schema and --public become a schema and a number."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from sordino.data import Split
+    from sordino.data.schema import Schema
+
+File = Annotated[
+    str,
+    typer.Argument(help="The private table (.csv, .parquet), or the name of one, such as adult.", show_default=False),
+]
+Target = Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)]
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option("--schema", help="JSON: the public domain of each column. Default: inferred from --public."),
+]
+PublicFile = Annotated[Path | None, typer.Option("--public", help="A public table with the same columns.")]
+Epsilon = Annotated[float, typer.Option(help="ε of the whole workflow: never exceeded.", show_default=False)]
+Delta = Annotated[float, typer.Option(help="δ of the whole workflow, below 1/n.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, all else beside it.")]
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A private table that nobody has looked into yet: its name, its schema, how many records it has."""
+
+    name: str
+    schema: "Schema"
+    n: int
+
+    def read(self) -> "Split":
+        """The private records."""
+        from sordino.data import load
+        from sordino.data.schema import read_table
+
+        return load(self.name).train if self.is_named else read_table(self.name, self.schema)
+
+    @property
+    def is_named(self) -> bool:
+        return _is_named(self.name)
+
+
+def table_file(file: str, target: str | None, schema: Path | None, public: Path | None) -> TableFile:
+    """Schema from its file, from the public table, or of the named one; of the private table only the rows are counted.
+
+    Guarantee: under zero-out, the ledger's adjacency, the number of records is public; nothing else is read off them.
+    """
+    from sordino.data import DataError
+    from sordino.data.files import read_cells
+    from sordino.data.schema import Schema
+
+    if _is_named(file):
+        return _named(file, target)
+    if target is None:
+        raise typer.BadParameter("give --target, the column to predict")
+    if schema is not None:
+        known = Schema.read(schema)
+        if known.target.name != target:
+            raise DataError(
+                f"{schema} has the target {known.target.name!r}, and --target says {target!r}: make them agree"
+            )
+    elif public is not None:
+        known = Schema.inferred(public, target)
+    else:
+        raise typer.BadParameter(
+            "give --schema FILE with the public domain of each column, or --public FILE to infer it from: domains are "
+            "not read off private rows"
+        )
+    cells = read_cells(file)
+    missing = [column.name for column in (*known.columns, known.target) if column.name not in cells]
+    if missing:
+        raise DataError(f"{file} lacks {', '.join(map(repr, missing))} of the schema; correct the file or the schema")
+    if len(cells) == 0:
+        raise DataError(f"{file} has no records")
+    return TableFile(file, known, len(cells))
+
+
+def _is_named(file: str) -> bool:
+    from sordino.data import names
+
+    return file in names() and not Path(file).exists()
+
+
+def _named(name: str, target: str | None) -> TableFile:
+    from sordino.data import load
+    from sordino.data.schema import Schema
+
+    dataset = load(name)
+    return TableFile(name, Schema.of(dataset.facts, target or "target"), len(dataset.train))
