@@ -1,0 +1,250 @@
+"""`sordino crossover`: which model is the better one at which ε, measured free of charge or on the private table."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from sordino.cli.table_arguments import (
+    Delta,
+    Epsilon,
+    File,
+    Json,
+    PublicFile,
+    SchemaFile,
+    TableFile,
+    Target,
+    table_file,
+)
+
+if TYPE_CHECKING:
+    from sordino.budget import Ledger
+    from sordino.selection.measuring import Measured
+    from sordino.selection.table_models import TableModel
+
+
+def crossover(
+    file: File,
+    epsilon: Epsilon,
+    delta: Delta,
+    target: Target = None,
+    schema: SchemaFile = None,
+    public: PublicFile = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Measure on the private table itself: this spends the budget.")
+    ] = False,
+    models: Annotated[
+        str,
+        typer.Option(
+            help="Two or more of linear-numeric (columns of words dropped), linear, network-small, network-large."
+        ),
+    ] = "linear-numeric,linear,network-small",
+    points: Annotated[int, typer.Option(min=2, max=50, help="At how many ε.")] = 5,
+    repeats: Annotated[int, typer.Option(min=2, max=1000, help="Trainings at each ε, for the intervals.")] = 5,
+    confidence: Annotated[float, typer.Option(help="Of the crossover's interval.")] = 0.95,
+    ledger: Annotated[
+        Path | None, typer.Option(help="Go on with this ledger: --epsilon is what its ε may come to.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for figure, measurements and ledger; an unfinished one goes on.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the ε below which a simpler model is the better choice (free, unless --private)."""
+    from sordino.budget.steps import check_delta_against_n
+    from sordino.selection.measuring import default_grid, rehearsed
+    from sordino.selection.stand_ins import PlantedRows, PublicRows
+    from sordino.selection.table_models import classes_of, models_named
+
+    if not 0 < confidence < 1:
+        raise typer.BadParameter(f"--confidence must lie strictly between 0 and 1, not {confidence:g}")
+    if ledger is not None and not private:
+        raise typer.BadParameter("--ledger goes with --private: without it nothing is spent")
+    chosen = models_named(models)
+    grid = default_grid(epsilon, points)
+    table = table_file(file, target, schema, public)
+    check_delta_against_n(delta, table.n)
+    classes_of(table.schema)
+    if private:
+        answer = _privately(table, chosen, public, (epsilon, delta), points, repeats, confidence, ledger, out)
+    else:
+        stand_in = PlantedRows(table.schema, table.n) if public is None else PublicRows(_public(public, table), table.n)
+        with _progress("on stand-ins") as show:
+            measured = rehearsed(chosen, table.schema, stand_in, table.n, grid, delta, repeats, show)
+        answer = _answer(measured, table, chosen, (epsilon, delta), confidence, None)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            _keep(answer, measured, out, confidence)
+    typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
+
+
+def _privately(
+    table: TableFile,
+    models: tuple["TableModel", ...],
+    public: Path | None,
+    budget: tuple[float, float],
+    points: int,
+    repeats: int,
+    confidence: float,
+    ledger_path: Path | None,
+    out: Path | None,
+) -> dict[str, Any]:
+    from sordino.budget import Ledger
+    from sordino.selection.measuring import PrivatePlan, measured_privately, rehearsed, split_private
+    from sordino.selection.stand_ins import PlantedRows, PublicRows
+
+    if out is None:
+        raise typer.BadParameter("--private needs --out FOLDER, where the ledger and the trials are kept")
+    parts = split_private(table.read())
+    sizes = (len(parts[0]), len(parts[1]))
+    kept = out / "measurement.json"
+    if kept.exists():
+        document = _read(kept)
+        plan = PrivatePlan.from_json(document, budget[1])
+        rates = {name: tuple(each) for name, each in document["learning_rates"].items()}
+        if plan.plans[0].sampler.n != sizes[0]:
+            raise ValueError(f"{out} holds a measurement of a table of another size; choose another folder")
+        ledger = _opened(plan, budget, ledger_path, out)
+    else:
+        start = Ledger(*budget) if ledger_path is None else Ledger.open(ledger_path)
+        if start.terms.target_delta != budget[1]:
+            raise ValueError(
+                f"the ledger was opened at δ={start.terms.target_delta!r}, not {budget[1]:g}: make them agree"
+            )
+        plan = PrivatePlan.calibrated(models, sizes, points, repeats, start, budget[0])
+        stand_in = (
+            PlantedRows(table.schema, sizes[0]) if public is None else PublicRows(_public(public, table), sizes[0])
+        )
+        with _progress("learning rates, on stand-ins") as show:
+            rates = rehearsed(
+                models, table.schema, stand_in, sizes[0], plan.epsilons, budget[1], 2, show
+            ).learning_rates
+        out.mkdir(parents=True, exist_ok=True)
+        ledger = _opened(plan, budget, ledger_path, out)
+        document = plan.to_json() | {"learning_rates": {name: list(each) for name, each in rates.items()}}
+        kept.write_text(json.dumps(document), encoding="utf-8")
+    with _progress("on the private table") as show:
+        measured = measured_privately(plan, table.schema, parts, rates, ledger, out, show)
+    answer = _answer(measured, table, plan.models, budget, confidence, ledger)
+    _keep(answer, measured, out, confidence)
+    return answer
+
+
+def _opened(plan: Any, budget: tuple[float, float], path: Path | None, out: Path) -> "Ledger":
+    """A new ledger that knows from the start what is to come, or the given one told of it as far as that can be."""
+    from sordino.budget import Ledger
+
+    if path is None:
+        return Ledger(*budget, path=out / "ledger.json", planned=plan.announcements())
+    ledger = Ledger.open(path)
+    plan.announce(ledger)
+    return ledger
+
+
+def _public(path: Path, table: TableFile) -> Any:
+    from sordino.data.schema import read_table
+
+    return read_table(path, table.schema)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(document, dict) and isinstance(document.get("learning_rates"), dict):
+            return document
+    except ValueError:
+        pass
+    raise ValueError(f"{path} cannot be read: it is damaged or not a file of sordino")
+
+
+def _answer(
+    measured: "Measured",
+    table: TableFile,
+    models: tuple["TableModel", ...],
+    budget: tuple[float, float],
+    confidence: float,
+    ledger: "Ledger | None",
+) -> dict[str, Any]:
+    from sordino.selection.crossover import crossovers, curve, winning_ranges
+    from sordino.selection.crossover_plot import in_words
+
+    curves = [curve(name, measured.epsilons, values) for name, values in measured.accuracies.items()]
+    ranges = winning_ranges(curves)
+    pairs = crossovers(measured.epsilons, measured.accuracies, confidence)
+    best = next((each for each in ranges if budget[0] <= each.high), ranges[-1])
+    return {
+        "n": table.n,
+        "target_epsilon": budget[0],
+        "delta": budget[1],
+        "spent": ledger is not None,
+        "epsilon": 0.0 if ledger is None else ledger.epsilon(),
+        "accountant": None if ledger is None else ledger.cost().accountant,
+        "parameters": {model.name: model.parameters(table.schema) for model in models},
+        "best": best.model,
+        "best_beyond_measured": budget[0] > measured.epsilons[-1],
+        "clear": best.clear,
+        "ranges": [vars(each) for each in ranges],
+        "crossovers": [
+            {"simple": simple, "complex": other, **found.to_json(), "words": in_words(found)}
+            for (simple, other), found in pairs.items()
+        ],
+        **measured.to_json(),
+    }
+
+
+def _keep(answer: dict[str, Any], measured: "Measured", out: Path, confidence: float) -> None:
+    from sordino.selection.crossover import crossovers, curve
+    from sordino.selection.crossover_plot import draw_crossover
+
+    curves = [curve(name, measured.epsilons, values) for name, values in measured.accuracies.items()]
+    pairs = crossovers(measured.epsilons, measured.accuracies, confidence)
+    draw_crossover(curves, pairs, out / "crossover.png", f"n = {answer['n']:,}, δ = {answer['delta']:g}")
+    (out / "crossover.json").write_text(json.dumps(answer, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def _in_words(answer: dict[str, Any]) -> str:
+    from sordino.budget.statement import printed
+
+    lines = [f"measured on {answer['measured_on']}", ""]
+    width = max(len(name) for name in answer["accuracies"])
+    lines.append(f"{'mean accuracy at ε':{width + 14}} " + " ".join(f"{each:>8.3g}" for each in answer["epsilons"]))
+    for name, rows in answer["accuracies"].items():
+        weights = f"{answer['parameters'][name]:,} weights"
+        means = " ".join(f"{100 * sum(row) / len(row):7.2f}%" for row in rows)
+        lines.append(f"{name:{width}} {weights:>14} {means}")
+    lines.append("")
+    for each in answer["crossovers"]:
+        lines.append(f"crossover {each['simple']} → {each['complex']}: {each['words']}")
+    lines.append("")
+    for each in answer["ranges"]:
+        clear = "clearly" if each["clear"] else "not clearly (99.9 % intervals overlap)"
+        lines.append(f"best from ε={each['low']:.3g} to {each['high']:.3g}: {each['model']}, {clear}")
+    beyond = "; ε lies beyond what was measured" if answer["best_beyond_measured"] else ""
+    lines += [f"at ε={answer['target_epsilon']:g}: {answer['best']}{beyond}", ""]
+    if answer["spent"]:
+        spent = (
+            f"ε of the whole workflow: {printed(answer['epsilon'])} at δ={answer['delta']:g} ({answer['accountant']})"
+        )
+        return "\n".join([*lines, spent])
+    return "\n".join([*lines, "ε of the whole workflow: 0. Of the private table only its records were counted."])
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    progress = Progress(console=Console(stderr=True), transient=True)
+    task = progress.add_task(what, total=None)
+
+    def show(done: int, total: int) -> None:
+        progress.start()  # only now: until then there may be an error to show instead
+        progress.update(task, completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        if progress.live.is_started:
+            progress.stop()

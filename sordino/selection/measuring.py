@@ -1,0 +1,282 @@
+"""Accuracies of models for tables at several ε: free on a stand-in, or out of one ledger on the private table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.budget import Composed, Event, Gaussian, Ledger, Repeated, calibration
+from sordino.data import DataError, Split
+from sordino.data.schema import Schema
+from sordino.data.splits import shuffled
+from sordino.mechanisms.gaussian import noisy_accuracy
+from sordino.mechanisms.streams import Streams, secret_from_seed
+from sordino.selection.stand_ins import StandIn
+from sordino.selection.table_models import (
+    LEARNING_RATES,
+    Learner,
+    TableModel,
+    classes_of,
+    models_named,
+    plan_for,
+    rehearsal_of,
+)
+from sordino.training import Plan, Run
+
+VALIDATION_SHARE = 0.2
+_STEP_DOWN = 2.0
+"""Between neighbouring ε of a private measurement: each then costs about a quarter of the next, in squares."""
+_SHRINK = 0.97
+
+Progress = Callable[[int, int], None]
+Rates = Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Accuracies (ε, repeats) of each model, from the simplest to the most complex."""
+
+    epsilons: tuple[float, ...]
+    accuracies: dict[str, NDArray[np.float64]]
+    learning_rates: dict[str, tuple[float, ...]]
+    """The best found on the stand-in, of each model at each ε."""
+    where: str
+    """What they were measured on, in words."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "measured_on": self.where,
+            "epsilons": list(self.epsilons),
+            "accuracies": {name: values.tolist() for name, values in self.accuracies.items()},
+            "learning_rates": {name: list(rates) for name, rates in self.learning_rates.items()},
+        }
+
+
+def default_grid(target_epsilon: float, points: int) -> tuple[float, ...]:
+    """From a hundredth of the target to ten times it: a crossover beyond the target is of interest, too."""
+    calibration.check_target(target_epsilon)
+    if points < 2:
+        raise ValueError(f"a crossover needs at least 2 points, not {points}")
+    return tuple(float(f"{value:.3g}") for value in np.geomspace(target_epsilon / 100, 10 * target_epsilon, points))
+
+
+def rehearsed(
+    models: Sequence[TableModel],
+    schema: Schema,
+    stand_in: StandIn,
+    n: int,
+    epsilons: Sequence[float],
+    target_delta: float,
+    repeats: int,
+    on_progress: Progress = lambda done, total: None,
+) -> Measured:
+    """On public or made-up rows, with the noise that n private records need, and learning rates for each model and ε.
+
+    Rates are chosen on a first draw of rows that the accuracies are not measured on.
+
+    Guarantee: nothing private is read; the noise comes from a fixed seed, so that the answer can be repeated.
+    """
+    if repeats < 2:
+        raise ValueError(f"intervals need at least 2 repeats, not {repeats}")
+    classes = len(classes_of(schema))
+    plans = [plan_for(n, epsilon, target_delta) for epsilon in epsilons]
+    total = len(models) * len(plans) * (len(LEARNING_RATES) + repeats)
+    done = count(1)
+    rates: dict[str, tuple[float, ...]] = {}
+    found = {model.name: np.empty((len(plans), repeats)) for model in models}
+    for repeat in range(repeats + 1):
+        train, test = stand_in.draw(repeat)
+        for model in models:
+            learner = model.learner(model.encode(schema, train.x), train.y, classes)
+            stage = _Stage(learner, len(train), model.encode(schema, test.x), test.y)
+
+            def accuracy(plan: Plan, rate: float, stage: _Stage = stage) -> float:
+                number = next(done)
+                value = stage.accuracy(plan, rate, seed=number)
+                on_progress(number, total)
+                return value
+
+            if repeat == 0:
+                scores = [[accuracy(plan, rate) for rate in LEARNING_RATES] for plan in plans]
+                rates[model.name] = tuple(LEARNING_RATES[int(np.argmax(row))] for row in scores)
+            else:
+                pairs = zip(plans, rates[model.name], strict=True)
+                found[model.name][:, repeat - 1] = [accuracy(plan, rate) for plan, rate in pairs]
+    return Measured(tuple(epsilons), found, rates, stand_in.words)
+
+
+class _Stage(NamedTuple):
+    """A model with public rows to learn from and others to be scored on."""
+
+    learner: Learner
+    rows: int
+    inputs: NDArray[np.float32]
+    labels: NDArray[Any]
+
+    def accuracy(self, plan: Plan, rate: float, seed: int) -> float:
+        predict = self.learner.rehearse(rehearsal_of(plan, self.rows), rate, Streams(secret_from_seed(seed)))
+        return float((predict(self.inputs) == self.labels).mean())
+
+
+@dataclass(frozen=True)
+class PrivatePlan:
+    """All that a private measurement will do, settled before it begins: so that it is priced as a whole."""
+
+    models: tuple[TableModel, ...]
+    plans: tuple[Plan, ...]
+    """One for each ε, the same for every model."""
+    epsilons: tuple[float, ...]
+    repeats: int
+    score_noise: float
+    """Noise multiplier of one accuracy, that is, of a count of correct predictions."""
+
+    @classmethod
+    def calibrated(
+        cls,
+        models: Sequence[TableModel],
+        n: tuple[int, int],
+        points: int,
+        repeats: int,
+        ledger: Ledger,
+        target_epsilon: float,
+    ) -> PrivatePlan:
+        """The largest ε that all trainings together leave within the target, and smaller ones below it.
+
+        `n` are the records of the parts train and validation, which are disjoint: each may cost the whole target.
+        """
+        if points < 2 or repeats < 2:
+            raise ValueError(f"a crossover needs at least 2 points and 2 repeats, not {points} and {repeats}")
+        calibration.check_target(target_epsilon)
+        delta = ledger.terms.target_delta
+        if delta is None:
+            raise ValueError("a private measurement needs a ledger with a target δ")
+        copies = len(models) * repeats
+        down = _STEP_DOWN ** -np.arange(points - 1, -1, -1.0)
+        # In the Gaussian's terms squares add up: start there, and shrink until the ledger agrees.
+        top = target_epsilon / np.sqrt(copies * (down**2).sum())
+        while True:
+            epsilons = tuple(float(f"{top * factor:.3g}") for factor in down)
+            plans = tuple(plan_for(n[0], epsilon, delta) for epsilon in epsilons)
+            if ledger.epsilon_if(_copies(plans, copies)) <= target_epsilon:
+                break
+            top *= _SHRINK
+            if top < target_epsilon / 1e3 / copies:
+                raise calibration.OutOfReach(
+                    f"the ledger's ε is {ledger.epsilon():.4g}, which leaves too little of ε={target_epsilon:g} for a "
+                    "measurement"
+                )
+        scores = copies * points
+        noise = calibration.noise_multiplier(
+            lambda sigma: Repeated(Gaussian(sigma), scores),
+            target_epsilon,
+            delta,
+            ledger.terms.adjacency,
+            lambda event: ledger.epsilon_if(event, "validation"),
+        )
+        return cls(tuple(models), plans, epsilons, repeats, noise)
+
+    def trials(self) -> list[tuple[TableModel, int, int]]:
+        """Model, number of the ε, and repeat."""
+        return [(m, k, r) for m in self.models for k in range(len(self.plans)) for r in range(self.repeats)]
+
+    def announcements(self) -> list[tuple[Event, str, str]]:
+        """For a ledger that opens with them, or is told before anything was drawn: then PLD prices the whole."""
+        trials = [(self.plans[k].event, _what(model, self.epsilons[k], r)) for model, k, r in self.trials()]
+        scores: list[tuple[Event, str, str]] = [
+            (Gaussian(self.score_noise), _score_of(w), "validation") for _, w in trials
+        ]
+        return [*((event, what, "train") for event, what in trials), *scores]
+
+    def announce(self, ledger: Ledger) -> None:
+        """What the ledger does not know yet; on a part that was drawn from before, its filter sums up instead."""
+        drawn = {entry.part for entry in ledger.entries}
+        known = {(item.what, item.part) for item in ledger.plan}
+        for event, what, part in self.announcements():
+            if part not in drawn and (what, part) not in known:
+                ledger.announce(event, what, part)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "models": [model.name for model in self.models],
+            "epsilons": list(self.epsilons),
+            "repeats": self.repeats,
+            "score_noise": self.score_noise,
+            "n": self.plans[0].sampler.n,
+        }
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any], target_delta: float) -> PrivatePlan:
+        """The same plan again, to go on with: noise follows from n, ε and δ."""
+        try:
+            epsilons = tuple(float(epsilon) for epsilon in document["epsilons"])
+            plans = tuple(plan_for(int(document["n"]), epsilon, target_delta) for epsilon in epsilons)
+            models = models_named(",".join(document["models"]))
+            return cls(models, plans, epsilons, int(document["repeats"]), float(document["score_noise"]))
+        except (KeyError, TypeError, ValueError):
+            raise DataError("the plan of the measurement cannot be read: it is damaged or of another version") from None
+
+
+def measured_privately(
+    private: PrivatePlan,
+    schema: Schema,
+    parts: tuple[Split, Split],
+    rates: Rates,
+    ledger: Ledger,
+    folder: Path,
+    on_progress: Progress = lambda done, total: None,
+) -> Measured:
+    """On the private table: trained on its part train, scored with noise on its part validation.
+
+    A trial that is finished in the folder is not trained, scored or paid for again.
+
+    Guarantee: each training is its plan's event on "train", each score a count that one record moves by at most 1 with
+    Gaussian noise on "validation"; the ledger is charged before each. The learning rates must not come from the table.
+    """
+    train, validation = parts
+    classes = len(classes_of(schema))
+    found = {model.name: np.empty((len(private.plans), private.repeats)) for model in private.models}
+    inputs = {model.name: model.encode(schema, validation.x) for model in private.models}
+    trials = private.trials()
+    for number, (model, k, repeat) in enumerate(trials):
+        run = Run.at(folder / f"{model.name}-{k}-{repeat}")
+        what = _what(model, private.epsilons[k], repeat)
+        score = run.folder / "score.json"
+        if not score.exists():
+            learner = model.learner(model.encode(schema, train.x), train.y, classes)
+            predict = learner.train(run, private.plans[k], rates[model.name][k], ledger, what)
+            correct = predict(inputs[model.name]) == validation.y
+            accuracy = noisy_accuracy(correct, private.score_noise, ledger, _score_of(what), "validation")
+            run.write_json(score.name, {"accuracy": accuracy})
+        found[model.name][k, repeat] = json.loads(score.read_text(encoding="utf-8"))["accuracy"]
+        on_progress(number + 1, len(trials))
+    noise = private.score_noise / len(validation)
+    where = f"the private table: {len(train):,} records trained, {len(validation):,} scored (noise ±{noise:.2g})"
+    return Measured(private.epsilons, found, {name: tuple(each) for name, each in rates.items()}, where)
+
+
+def split_private(table: Split) -> tuple[Split, Split]:
+    """Train and validation, disjoint, assigned to records by their number alone."""
+    held = int(VALIDATION_SHARE * len(table))
+    if held < 1:
+        raise DataError(f"{len(table)} records are too few to set some aside for scores; a table needs at least 5")
+    order = shuffled(len(table), seed=0)
+    return table.take(np.sort(order[held:])), table.take(np.sort(order[:held]))
+
+
+def _copies(plans: tuple[Plan, ...], copies: int) -> Event:
+    return Composed(tuple(Repeated(plan.event, copies) for plan in plans))
+
+
+def _what(model: TableModel, epsilon: float, repeat: int) -> str:
+    return f"crossover: {model.name} at ε={epsilon:g}, repeat {repeat + 1}"
+
+
+def _score_of(what: str) -> str:
+    return f"score of {what}"

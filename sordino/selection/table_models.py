@@ -1,0 +1,186 @@
+"""Models for tables from the simplest to the most complex, all trained by DP-SGD with the same draws and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from sordino.budget import Ledger
+from sordino.data import Column, DataError
+from sordino.data.samplers import PoissonSampler
+from sordino.data.schema import Schema
+from sordino.features.encoding import OneHot
+from sordino.mechanisms.streams import Streams
+from sordino.models.dense import dense
+from sordino.training import SGD, LinearClassifier, ModuleTrainee, Plan, Run, fit
+from sordino.training.dpsgd import Trainee, Training, check_finite, train_steps
+from sordino.training.linear import predict as linear_scores
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+L2_CLIP = 1.0
+STEPS, MOMENTUM = 30, 0.9
+LEARNING_RATES = (0.1, 0.4, 1.6)
+"""Candidates for each model at each ε: the best ones differ by more than the models do (PAW, Fig. 9)."""
+_PIECE = 2048
+"""Rows worked through at once: so small a network is fastest on many."""
+
+Predict = Callable[[NDArray[np.float32]], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A classifier on the columns it is shown: linear without hidden layers, else fully connected with ReLU between."""
+
+    name: str
+    hidden: tuple[int, ...] = ()
+    numeric_only: bool = False
+    """Drop columns of words instead of one-hot encoding them."""
+
+    def columns(self, schema: Schema) -> tuple[Column, ...]:
+        shown = tuple(column for column in schema.columns if not self.numeric_only or column.bounds is not None)
+        if not shown:
+            raise DataError(f"the model {self.name} uses columns of numbers only, and the schema has none")
+        return shown
+
+    def width(self, schema: Schema) -> int:
+        return encoded_width(self.columns(schema))
+
+    def parameters(self, schema: Schema) -> int:
+        """All of them trained."""
+        return trained_parameters(self.width(schema), self.hidden, len(classes_of(schema)))
+
+    def encode(self, schema: Schema, table: pd.DataFrame) -> NDArray[np.float32]:
+        return np.asarray(OneHot(self.columns(schema))(table), dtype=np.float32)
+
+    def learner(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> Learner:
+        """The model with data to learn from; nothing is read off them yet."""
+        if not self.hidden:
+            return Learner(LinearClassifier(x, y, classes), _by_linear)
+        trainee = ModuleTrainee(
+            lambda: dense(x.shape[1], *self.hidden, classes), _cross_entropy, x, y, physical_batch=min(len(x), _PIECE)
+        )
+        return Learner(trainee, _by_module)
+
+
+MODELS = (
+    TableModel("linear-numeric", numeric_only=True),
+    TableModel("linear"),
+    TableModel("network-small", hidden=(16,)),
+    TableModel("network-large", hidden=(128,)),
+)
+
+
+def models_named(names: str) -> tuple[TableModel, ...]:
+    """From a list such as "linear,network-small", in the order of complexity whatever theirs is."""
+    known = {model.name: model for model in MODELS}
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name not in known:
+            raise ValueError(f"there is no model {name!r} for tables; choose from {', '.join(known)}")
+    if len(set(wanted)) < 2:
+        raise ValueError(f"a crossover compares at least two models; choose from {', '.join(known)}")
+    return tuple(model for model in MODELS if model.name in wanted)
+
+
+@lru_cache(maxsize=256)
+def plan_for(n: int, target_epsilon: float, target_delta: float) -> Plan:
+    """Of every model alike: every record in every step, where the noise of the whole run is least for its ε (LSR)."""
+    return Plan.calibrated(
+        n=n,
+        expected_batch_size=n,
+        epochs=STEPS,
+        l2_clip=L2_CLIP,
+        target_epsilon=target_epsilon,
+        target_delta=target_delta,
+    )
+
+
+def rehearsal_of(plan: Plan, rows: int) -> Plan:
+    """The plan with other rows in place of its own n, and noise so that their mean gradient has as much as that of n.
+
+    For public rows only: it does not cost what the plan costs.
+    """
+    sigma = plan.noise_multiplier * rows / plan.sampler.n
+    return replace(plan, sampler=PoissonSampler(rows, rows), noise_multiplier=sigma)
+
+
+@dataclass(eq=False)
+class Learner:
+    """A trainee with its data, to be trained again and again from the start."""
+
+    trainee: Any
+    _predict: Callable[[Any, NDArray[np.float32]], NDArray[np.int64]]
+    _ready: bool = False
+
+    def rehearse(self, plan: Plan, learning_rate: float, streams: Streams) -> Predict:
+        """Train on PUBLIC or synthetic data, with the plan's noise but charged to nobody.
+
+        Guarantee: none is needed, and none is given.
+        """
+        trainee: Trainee = self.trainee
+        if not self._ready:
+            trainee.choose(None, plan.sampler.expected_batch_size)
+            self._ready = True
+        training = Training(plan, trainee, SGD(learning_rate, MOMENTUM))
+        trainee.initialise(streams)
+        train_steps(training, training.start(), streams, plan.steps)
+        return self._predictor()
+
+    def train(self, run: Run, plan: Plan, learning_rate: float, ledger: Ledger, what: str) -> Predict:
+        """Train on private data, or go on with the run or load it where it was killed or has ended.
+
+        Guarantee: the plan's event, charged on the part "train" before each draw.
+        """
+        fit(run, plan, self.trainee, SGD(learning_rate, MOMENTUM), ledger, what=what)
+        check_finite(self.trainee.weights())
+        return self._predictor()
+
+    def _predictor(self) -> Predict:
+        return lambda x: self._predict(self.trainee, x)
+
+
+def encoded_width(columns: tuple[Column, ...]) -> int:
+    """Numbers that a row becomes: one for each column of numbers, one for each category of the others."""
+    return sum(1 if column.categories is None else len(column.categories) for column in columns)
+
+
+def trained_parameters(width: int, hidden: tuple[int, ...], outputs: int) -> int:
+    sizes = (width, *hidden, outputs)
+    return sum((inputs + 1) * outputs for inputs, outputs in pairwise(sizes))
+
+
+def classes_of(schema: Schema) -> tuple[str, ...]:
+    if schema.target.categories is None:
+        raise DataError(
+            f"the target {schema.target.name!r} is a number; crossovers compare accuracies, so they need classes"
+        )
+    return schema.target.categories
+
+
+def _cross_entropy(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(scores, labels, reduction="none")
+
+
+@torch.no_grad()
+def _by_linear(trainee: LinearClassifier, x: NDArray[np.float32]) -> NDArray[np.int64]:
+    return _classes(linear_scores(trainee.parameters, torch.from_numpy(x)))
+
+
+@torch.no_grad()
+def _by_module(trainee: ModuleTrainee, x: NDArray[np.float32]) -> NDArray[np.int64]:
+    trainee.model.eval()
+    return _classes(trainee.model(torch.from_numpy(x)))
+
+
+def _classes(scores: torch.Tensor) -> NDArray[np.int64]:
+    return np.asarray(torch.nan_to_num(scores).argmax(dim=1).numpy(), dtype=np.int64)
