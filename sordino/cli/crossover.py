@@ -74,7 +74,7 @@ def crossover(
         answer = _privately(table, chosen, public, (epsilon, delta), points, repeats, confidence, ledger, out)
     else:
         stand_in = PlantedRows(table.schema, table.n) if public is None else PublicRows(_public(public, table), table.n)
-        with _progress("on stand-ins") as show:
+        with progress_of("on stand-ins") as show:
             measured = rehearsed(chosen, table.schema, stand_in, table.n, grid, delta, repeats, show)
         answer = _answer(measured, table, chosen, (epsilon, delta), confidence, None)
         if out is not None:
@@ -120,7 +120,7 @@ def _privately(
         stand_in = (
             PlantedRows(table.schema, sizes[0]) if public is None else PublicRows(_public(public, table), sizes[0])
         )
-        with _progress("learning rates, on stand-ins") as show:
+        with progress_of("learning rates, on stand-ins") as show:
             rates = rehearsed(
                 models, table.schema, stand_in, sizes[0], plan.epsilons, budget[1], 2, show
             ).learning_rates
@@ -128,7 +128,7 @@ def _privately(
         ledger = _opened(plan, budget, ledger_path, out)
         document = plan.to_json() | {"learning_rates": {name: list(each) for name, each in rates.items()}}
         kept.write_text(json.dumps(document), encoding="utf-8")
-    with _progress("on the private table") as show:
+    with progress_of("on the private table") as show:
         measured = measured_privately(plan, table.schema, parts, rates, ledger, out, show)
     answer = _answer(measured, table, plan.models, budget, confidence, ledger)
     _keep(answer, measured, out, confidence)
@@ -235,7 +235,7 @@ def _in_words(answer: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
     progress = Progress(console=Console(stderr=True), transient=True)
     task = progress.add_task(what, total=None)
 

@@ -11,7 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 import sordino
-from sordino.cli import audit, crossover, data, plan, reproduce, select, train
+from sordino.cli import advise, audit, crossover, data, plan, reproduce, select, train
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 
@@ -29,6 +29,7 @@ app.command("resume")(train.resume)
 app.command("predict")(train.predict)
 app.command("select")(select.select)
 app.command("audit")(audit.audit)
+app.command("advise")(advise.advise)
 app.command("crossover")(crossover.crossover)
 app.command("reproduce")(reproduce.reproduce)
 

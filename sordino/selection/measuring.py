@@ -18,6 +18,7 @@ from sordino.data.schema import Schema
 from sordino.data.splits import shuffled
 from sordino.mechanisms.gaussian import noisy_accuracy
 from sordino.mechanisms.streams import Streams, secret_from_seed
+from sordino.selection.budget_split import VALIDATION_SHARE
 from sordino.selection.stand_ins import StandIn
 from sordino.selection.table_models import (
     LEARNING_RATES,
@@ -30,7 +31,6 @@ from sordino.selection.table_models import (
 )
 from sordino.training import Plan, Run
 
-VALIDATION_SHARE = 0.2
 _STEP_DOWN = 2.0
 """Between neighbouring ε of a private measurement: each then costs about a quarter of the next, in squares."""
 _SHRINK = 0.97

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from sordino.budget import Ledger
+from sordino.budget import Event, Ledger
 from sordino.data import Column, DataError
 from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
@@ -93,8 +93,11 @@ def models_named(names: str) -> tuple[TableModel, ...]:
 
 
 @lru_cache(maxsize=256)
-def plan_for(n: int, target_epsilon: float, target_delta: float) -> Plan:
-    """Of every model alike: every record in every step, where the noise of the whole run is least for its ε (LSR)."""
+def plan_for(n: int, target_epsilon: float, target_delta: float, before: Event | None = None) -> Plan:
+    """Of every model alike: every record in every step, where the noise of the whole run is least for its ε (LSR).
+
+    `before` is what will be spent besides, within the same target.
+    """
     return Plan.calibrated(
         n=n,
         expected_batch_size=n,
@@ -102,6 +105,7 @@ def plan_for(n: int, target_epsilon: float, target_delta: float) -> Plan:
         l2_clip=L2_CLIP,
         target_epsilon=target_epsilon,
         target_delta=target_delta,
+        before=before,
     )
 
 

@@ -1,0 +1,159 @@
+"""Advice for a table carried out: select, train, score, in one ledger that knew of all three before the first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sordino.budget import Event, Gaussian, Ledger, calibration
+from sordino.data import DataError, Split
+from sordino.data.schema import Schema
+from sordino.mechanisms.gaussian import noisy_accuracy
+from sordino.mechanisms.streams import Streams, secret_from_seed
+from sordino.selection.features.attributes import Attributes
+from sordino.selection.features.merit import Mask, cfs_greedy
+from sordino.selection.features.private import private_uncertainties, tables_plan
+from sordino.selection.measuring import split_private
+from sordino.selection.situation import Situation, worthwhile_columns
+from sordino.selection.stand_ins import StandIn
+from sordino.selection.table_models import LEARNING_RATES, MODELS, TableModel, classes_of, plan_for, rehearsal_of
+from sordino.training import Plan, Run
+
+_REHEARSALS = 3
+_SELECTION, _TRAINING, _SCORE = "feature selection", "training", "final score"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What will be done, settled and priced before anything private is read."""
+
+    schema: Schema
+    model: TableModel
+    selection_noise: float | None
+    """Noise multiplier of the tables that features are selected by; None: they are chosen by public facts."""
+    training: Plan
+    score_noise: float
+
+    @classmethod
+    def advised(cls, situation: Situation, schema: Schema, model: str) -> Steps:
+        """The split of the advice; the training's noise is solved for, so that it fills what the selection leaves."""
+        classes_of(schema)
+        [chosen] = [each for each in MODELS if each.name == model]
+        selection = situation.split.noise(situation.split.selection) if situation.selects else None
+        before = None if selection is None else Gaussian(selection)
+        score = calibration.noise_multiplier(Gaussian, situation.epsilon, situation.delta)
+        training = plan_for(situation.trained, situation.epsilon, situation.delta, before)
+        return cls(schema, chosen, selection, training, score)
+
+    def announcements(self) -> list[tuple[Event, str, str]]:
+        selection: list[tuple[Event, str, str]] = []
+        if self.selection_noise is not None:
+            selection = [(Gaussian(self.selection_noise), _SELECTION, "train")]
+        return [
+            *selection,
+            (self.training.event, _TRAINING, "train"),
+            (Gaussian(self.score_noise), _SCORE, "validation"),
+        ]
+
+
+@dataclass(frozen=True)
+class CarriedOut:
+    """All of it may be told: it is what the ledger's ε covers."""
+
+    features: tuple[str, ...]
+    why_these: str
+    learning_rate: float
+    accuracy: float
+    noise_of_score: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "features": list(self.features),
+            "why_these": self.why_these,
+            "learning_rate": self.learning_rate,
+            "accuracy": self.accuracy,
+            "noise_of_score": self.noise_of_score,
+        }
+
+
+def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, folder: Path) -> CarriedOut:
+    """Select features, train on the part train, score once on the part validation; a killed one goes on in its folder.
+
+    Guarantee: at most the announced events: one Gaussian release of pair tables and the training's plan on "train", one
+    noisy count on "validation". Learning rates come from the stand-in and the selection, features from the selection.
+    """
+    train, validation = split_private(table)
+    if len(train) != steps.training.sampler.n:
+        raise DataError(f"the advice was for {steps.training.sampler.n:,} records to train on, not {len(train):,}")
+    run = Run.at(folder)
+    chosen = _once(run, "selection.json", partial(_selected, steps, train, ledger))
+    mask = np.array(chosen["mask"], dtype=bool)
+    rate = _rate(steps, stand_in, mask)
+    x, held = (_masked(steps, part, mask) for part in (train, validation))
+    learner = steps.model.learner(x, train.y, len(classes_of(steps.schema)))
+    predict = learner.train(run, steps.training, rate, ledger, _TRAINING)
+
+    def scored() -> dict[str, Any]:
+        correct = predict(held) == validation.y
+        return {"accuracy": noisy_accuracy(correct, steps.score_noise, ledger, _SCORE, "validation")}
+
+    score = _once(run, "score.json", scored)
+    noise = steps.score_noise / len(validation)
+    result = CarriedOut(tuple(chosen["features"]), chosen["why"], rate, score["accuracy"], noise)
+    run.write_json("result.json", result.to_json())
+    return result
+
+
+def _selected(steps: Steps, train: Split, ledger: Ledger) -> dict[str, Any]:
+    """A mask over the model's encoded features: by private CFS, or by what public facts say of the columns."""
+    shown = steps.model.columns(steps.schema)
+    attributes = Attributes(Schema(shown, steps.schema.target))
+    if steps.selection_noise is not None and len(shown) > 1:
+        plan = tables_plan(attributes, steps.selection_noise)
+        found = private_uncertainties(attributes, train, plan, ledger)
+        order = cfs_greedy(found.uncertainties)
+        mask, why = order.subset(order.best_size), f"CFS-Greedy. {found.in_words()}"
+    else:
+        kept = worthwhile_columns(shown, len(train), _whole_noise(steps.training)) or shown
+        names = {column.name for column in kept}
+        mask = np.array([shown[owner].name in names for owner in attributes.owners])
+        why = "columns whose weights, if strong, stand above the noise"
+    features = [name for name, is_kept in zip(attributes.names, mask, strict=True) if is_kept]
+    return {"mask": mask.tolist(), "features": features, "why": why}
+
+
+def _rate(steps: Steps, stand_in: StandIn, mask: Mask) -> float:
+    """The learning rate with the best mean accuracy on the stand-in, with the same features and noise."""
+    scores = np.zeros(len(LEARNING_RATES))
+    for repeat in range(_REHEARSALS):
+        train, test = stand_in.draw(repeat)
+        x, held = (_masked(steps, part, mask) for part in (train, test))
+        learner = steps.model.learner(x, train.y, len(classes_of(steps.schema)))
+        plan = rehearsal_of(steps.training, len(train))
+        for number, rate in enumerate(LEARNING_RATES):
+            predict = learner.rehearse(plan, rate, Streams(secret_from_seed(repeat)))
+            scores[number] += float((predict(held) == test.y).mean())
+    return LEARNING_RATES[int(scores.argmax())]
+
+
+def _masked(steps: Steps, part: Split, mask: Mask) -> NDArray[np.float32]:
+    return np.ascontiguousarray(steps.model.encode(steps.schema, part.x)[:, mask])
+
+
+def _whole_noise(plan: Plan) -> float:
+    """Of all steps together: each is of every record, so they are one Gaussian release."""
+    return float(plan.noise_multiplier / np.sqrt(plan.steps))
+
+
+def _once(run: Run, name: str, make: Any) -> dict[str, Any]:
+    """What the run's folder has under this name, or else what is made now: what was paid for is not paid for again."""
+    path = run.folder / name
+    if not path.exists():
+        run.write_json(name, make())
+    return dict(json.loads(path.read_text(encoding="utf-8")))

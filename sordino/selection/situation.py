@@ -1,0 +1,119 @@
+"""What advice depends on, all of it public: facts about the data, the budget, and the noise that follows from them."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf, prod, sqrt
+from statistics import median
+from typing import Any
+
+from sordino.budget import calibration
+from sordino.budget.steps import check_delta_against_n
+from sordino.data import Column, Facts
+from sordino.data.schema import Schema
+from sordino.selection.budget_split import SELECTION_SHARE, VALIDATION_SHARE, BudgetSplit
+from sordino.selection.feature_worth import least_worthwhile_weight
+from sordino.selection.features.attributes import Attributes
+from sordino.selection.features.private import tables_plan
+from sordino.selection.table_models import encoded_width
+
+STRONG_WEIGHT = 1.0
+"""What a good feature is taken to do: change the odds by the factor e, from one bound or category to the other."""
+LOGISTIC_CURVATURE = 0.25
+_UNIFORM_VARIANCE = 1 / 12
+LARGEST_NOISE_SHARE = 1.0
+"""Private tables are worth while as long as their noise is no more than what an even cell of them counts."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that advice depends on: public facts, the budget, and what is at hand besides."""
+
+    facts: Facts
+    n: int
+    epsilon: float
+    delta: float
+    public_records: int = 0
+    best_measured: str | None = None
+    """The model that was best at this ε on a stand-in, where that was measured."""
+    measured: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.n < 5:
+            raise ValueError(
+                f"{self.n} records are too few to train on some and score on others; there must be at least 5"
+            )
+        calibration.check_target(self.epsilon)
+        check_delta_against_n(self.delta, self.n)
+
+    @property
+    def trained(self) -> int:
+        return self.n - int(VALIDATION_SHARE * self.n)
+
+    @property
+    def outputs(self) -> int:
+        return len(self.facts.classes) if self.facts.classes is not None else 1
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.facts.columns or ()
+
+    @property
+    def width(self) -> int:
+        """Numbers that an example becomes if all of it is used."""
+        if self.facts.columns is not None:
+            return encoded_width(self.columns)
+        return prod(self.facts.shape)
+
+    @cached_property
+    def selects(self) -> bool:
+        """Whether a private selection is worth its share: never where public data does it free of charge."""
+        return not self.public_records and self.tables_noise[2] <= LARGEST_NOISE_SHARE
+
+    @cached_property
+    def tables_noise(self) -> tuple[float, float, float]:
+        """Noise on a count of a table with the target, what an even cell counts, and their ratio; ∞ without columns."""
+        if len(self.columns) < 2 or self.facts.task not in ("classification", "regression"):
+            return inf, 0.0, inf
+        attributes = Attributes(Schema.of(self.facts))
+        share = BudgetSplit.proposed(self.epsilon, self.delta, selects=True, tunes=False)
+        try:
+            plan = tables_plan(attributes, share.noise(SELECTION_SHARE))
+        except ValueError:  # tables of more cells than a machine holds
+            return inf, 0.0, inf
+        label = len(plan.sizes) - 1
+        noise = plan.noise_of((0, label))
+        even = self.trained / median(size * plan.sizes[-1] for size in plan.sizes[:-1])
+        return noise, even, noise / even
+
+    @cached_property
+    def split(self) -> BudgetSplit:
+        """Tuning has no share of its own: learning rates come from a stand-in, free of charge."""
+        return BudgetSplit.proposed(self.epsilon, self.delta, selects=self.selects, tunes=False)
+
+    @cached_property
+    def training_noise(self) -> float:
+        """The noise multiplier of the whole training, as if it were one release."""
+        return self.split.noise(self.split.training)
+
+
+def worthwhile_columns(columns: tuple[Column, ...], n: int, noise_multiplier: float) -> tuple[Column, ...]:
+    """The columns whose weights, if strong, stand above their noise in a logistic regression (Corollary 1)."""
+    noise = weight_noise(columns, n, noise_multiplier)
+    return tuple(column for column in columns if least_worthwhile_weight(noise[column.name]) < STRONG_WEIGHT)
+
+
+def weight_noise(columns: tuple[Column, ...], n: int, noise_multiplier: float) -> dict[str, float]:
+    """Standard deviation of the noise on a weight of each column, in a logistic regression by objective perturbation.
+
+    A linear term with noise σ·R moves the minimiser by that over the loss's curvature; R = √(columns + 1) bounds a row.
+    The curvature is n/4 times the feature's variance: 1/12 of a uniform number, about 1/c of an indicator of one of c
+    even categories. Without the ridge, which shrinks weight and noise alike.
+    """
+    row = sqrt(len(columns) + 1)
+    variance = {c.name: _UNIFORM_VARIANCE if c.categories is None else 1 / len(c.categories) for c in columns}
+    return {name: noise_multiplier * row / (n * LOGISTIC_CURVATURE * each) for name, each in variance.items()}
+
+
+def noise_of_run(parameters: int, noise_multiplier: float, n: int) -> float:
+    """Norm of the noise on the mean gradient of the whole run, in units of the clip: σ·√parameters/n."""
+    return noise_multiplier * sqrt(parameters) / n
