@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sordino.selection.situation import Situation
     from sordino.selection.stand_ins import StandIn
 
-_MEASURED_MODELS = "linear-numeric,linear,network-small"
+_MEASURED_MODELS = "logistic-numeric,logistic,network-small"
 _POINTS, _REPEATS = 5, 4
 
 

@@ -41,9 +41,9 @@ def crossover(
     models: Annotated[
         str,
         typer.Option(
-            help="Two or more of linear-numeric (columns of words dropped), linear, network-small, network-large."
+            help="Two or more of logistic, linear (DP-SGD), both also -numeric (words dropped), network-small, -large."
         ),
-    ] = "linear-numeric,linear,network-small",
+    ] = "logistic-numeric,logistic,network-small",
     points: Annotated[int, typer.Option(min=2, max=50, help="At how many ε.")] = 5,
     repeats: Annotated[int, typer.Option(min=2, max=1000, help="Trainings at each ε, for the intervals.")] = 5,
     confidence: Annotated[float, typer.Option(help="Of the crossover's interval.")] = 0.95,
@@ -105,9 +105,9 @@ def _privately(
     kept = out / "measurement.json"
     if kept.exists():
         document = _read(kept)
-        plan = PrivatePlan.from_json(document, budget[1])
+        plan = PrivatePlan.from_json(document, table.schema, budget[1])
         rates = {name: tuple(each) for name, each in document["learning_rates"].items()}
-        if plan.plans[0].sampler.n != sizes[0]:
+        if plan.n != sizes[0]:
             raise ValueError(f"{out} holds a measurement of a table of another size; choose another folder")
         ledger = _opened(plan, budget, ledger_path, out)
     else:
@@ -116,7 +116,7 @@ def _privately(
             raise ValueError(
                 f"the ledger was opened at δ={start.terms.target_delta!r}, not {budget[1]:g}: make them agree"
             )
-        plan = PrivatePlan.calibrated(models, sizes, points, repeats, start, budget[0])
+        plan = PrivatePlan.calibrated(models, table.schema, sizes[0], points, repeats, start, budget[0])
         stand_in = (
             PlantedRows(table.schema, sizes[0]) if public is None else PublicRows(_public(public, table), sizes[0])
         )
@@ -176,14 +176,15 @@ def _answer(
     curves = [curve(name, measured.epsilons, values) for name, values in measured.accuracies.items()]
     ranges = winning_ranges(curves)
     pairs = crossovers(measured.epsilons, measured.accuracies, confidence)
+    spent = None if ledger is None else ledger.cost()
     best = next((each for each in ranges if budget[0] <= each.high), ranges[-1])
     return {
         "n": table.n,
         "target_epsilon": budget[0],
         "delta": budget[1],
         "spent": ledger is not None,
-        "epsilon": 0.0 if ledger is None else ledger.epsilon(),
-        "accountant": None if ledger is None else ledger.cost().accountant,
+        "epsilon": 0.0 if spent is None else spent.epsilon,
+        "accountant": None if spent is None else spent.accountant,
         "parameters": {model.name: model.parameters(table.schema) for model in models},
         "best": best.model,
         "best_beyond_measured": budget[0] > measured.epsilons[-1],

@@ -20,7 +20,7 @@ from sordino.selection.situation import (
     weight_noise,
     worthwhile_columns,
 )
-from sordino.selection.table_models import MODELS, trained_parameters
+from sordino.selection.table_models import MODELS, LogisticModel, trained_parameters
 
 _FIGURE_8 = {"epsilon": 0.5, "parameters": 56_970, "n": 60_000, "delta": 1e-5}
 _FIGURE_10 = {"epsilon": 1.4, "n": 60_000, "delta": 1e-5}
@@ -211,9 +211,9 @@ def _images(s: Situation) -> Answer:
 def _model(s: Situation) -> Answer:
     numeric = sum(column.bounds is not None for column in s.columns)
     sizes = {
-        each.name: trained_parameters(numeric if each.numeric_only else s.width, each.hidden, s.outputs)
+        each.name: each.weights(numeric if each.numeric_only else s.width, s.outputs)
         for each in MODELS
-        if not each.numeric_only or numeric
+        if (not each.numeric_only or numeric) and (each.hidden or isinstance(each, LogisticModel))
     }
     noise = {name: noise_of_run(size, s.training_noise, s.trained) for name, size in sizes.items()}
     figure = calibration.noise_multiplier(Gaussian, _FIGURE_8["epsilon"], _FIGURE_8["delta"])
@@ -231,7 +231,7 @@ def _model(s: Situation) -> Answer:
         )
     networks = [each.name for each in MODELS if each.hidden and noise[each.name] <= allowed]
     words_pay = any(c.categories is not None for c in worthwhile_columns(s.columns, s.trained, s.training_noise))
-    linear = "linear" if words_pay or not numeric else "linear-numeric"
+    linear = "logistic" if words_pay or not numeric else "logistic-numeric"
     if networks:
         words = f"{networks[-1]}, the largest network whose noise of the whole run, σ·√weights/n, is at most"
     else:

@@ -22,8 +22,8 @@ from sordino.selection.features.private import private_uncertainties, tables_pla
 from sordino.selection.measuring import split_private
 from sordino.selection.situation import Situation, worthwhile_columns
 from sordino.selection.stand_ins import StandIn
-from sordino.selection.table_models import LEARNING_RATES, MODELS, TableModel, classes_of, plan_for, rehearsal_of
-from sordino.training import Plan, Run
+from sordino.selection.table_models import MODELS, PricedPlan, TableModel, classes_of
+from sordino.training import Run
 
 _REHEARSALS = 3
 _SELECTION, _TRAINING, _SCORE = "feature selection", "training", "final score"
@@ -37,7 +37,11 @@ class Steps:
     model: TableModel
     selection_noise: float | None
     """Noise multiplier of the tables that features are selected by; None: they are chosen by public facts."""
-    training: Plan
+    kept: tuple[str, ...]
+    """The columns to use where nothing is selected."""
+    training: PricedPlan
+    n: int
+    """Records to train on."""
     score_noise: float
 
     @classmethod
@@ -48,8 +52,10 @@ class Steps:
         selection = situation.split.noise(situation.split.selection) if situation.selects else None
         before = None if selection is None else Gaussian(selection)
         score = calibration.noise_multiplier(Gaussian, situation.epsilon, situation.delta)
-        training = plan_for(situation.trained, situation.epsilon, situation.delta, before)
-        return cls(schema, chosen, selection, training, score)
+        n, shown = situation.trained, chosen.columns(schema)
+        training = chosen.plan(schema, n, situation.epsilon, situation.delta, before)
+        kept = worthwhile_columns(shown, n, situation.training_noise) or shown
+        return cls(schema, chosen, selection, tuple(column.name for column in kept), training, n, score)
 
     def announcements(self) -> list[tuple[Event, str, str]]:
         selection: list[tuple[Event, str, str]] = []
@@ -89,15 +95,16 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
     noisy count on "validation". Learning rates come from the stand-in and the selection, features from the selection.
     """
     train, validation = split_private(table)
-    if len(train) != steps.training.sampler.n:
-        raise DataError(f"the advice was for {steps.training.sampler.n:,} records to train on, not {len(train):,}")
+    if len(train) != steps.n:
+        raise DataError(f"the advice was for {steps.n:,} records to train on, not {len(train):,}")
     run = Run.at(folder)
     chosen = _once(run, "selection.json", partial(_selected, steps, train, ledger))
     mask = np.array(chosen["mask"], dtype=bool)
-    rate = _rate(steps, stand_in, mask)
+    plan = steps.model.narrowed(steps.training, chosen["attributes"])
+    rate = _rate(steps, plan, stand_in, mask)
     x, held = (_masked(steps, part, mask) for part in (train, validation))
     learner = steps.model.learner(x, train.y, len(classes_of(steps.schema)))
-    predict = learner.train(run, steps.training, rate, ledger, _TRAINING)
+    predict = learner.train(run, plan, rate, ledger, _TRAINING)
 
     def scored() -> dict[str, Any]:
         correct = predict(held) == validation.y
@@ -120,35 +127,32 @@ def _selected(steps: Steps, train: Split, ledger: Ledger) -> dict[str, Any]:
         order = cfs_greedy(found.uncertainties)
         mask, why = order.subset(order.best_size), f"CFS-Greedy. {found.in_words()}"
     else:
-        kept = worthwhile_columns(shown, len(train), _whole_noise(steps.training)) or shown
-        names = {column.name for column in kept}
-        mask = np.array([shown[owner].name in names for owner in attributes.owners])
+        mask = np.array([shown[owner].name in steps.kept for owner in attributes.owners])
         why = "columns whose weights, if strong, stand above the noise"
     features = [name for name, is_kept in zip(attributes.names, mask, strict=True) if is_kept]
-    return {"mask": mask.tolist(), "features": features, "why": why}
+    touched = len(np.unique(attributes.owners[mask]))
+    return {"mask": mask.tolist(), "attributes": touched, "features": features, "why": why}
 
 
-def _rate(steps: Steps, stand_in: StandIn, mask: Mask) -> float:
+def _rate(steps: Steps, plan: PricedPlan, stand_in: StandIn, mask: Mask) -> float:
     """The learning rate with the best mean accuracy on the stand-in, with the same features and noise."""
-    scores = np.zeros(len(LEARNING_RATES))
+    rates = steps.model.learning_rates
+    if len(rates) == 1:
+        return rates[0]
+    scores = np.zeros(len(rates))
     for repeat in range(_REHEARSALS):
         train, test = stand_in.draw(repeat)
         x, held = (_masked(steps, part, mask) for part in (train, test))
         learner = steps.model.learner(x, train.y, len(classes_of(steps.schema)))
-        plan = rehearsal_of(steps.training, len(train))
-        for number, rate in enumerate(LEARNING_RATES):
-            predict = learner.rehearse(plan, rate, Streams(secret_from_seed(repeat)))
+        rehearsal = steps.model.rehearsal(plan, len(train), steps.n)
+        for number, rate in enumerate(rates):
+            predict = learner.rehearse(rehearsal, rate, Streams(secret_from_seed(repeat)))
             scores[number] += float((predict(held) == test.y).mean())
-    return LEARNING_RATES[int(scores.argmax())]
+    return rates[int(scores.argmax())]
 
 
 def _masked(steps: Steps, part: Split, mask: Mask) -> NDArray[np.float32]:
     return np.ascontiguousarray(steps.model.encode(steps.schema, part.x)[:, mask])
-
-
-def _whole_noise(plan: Plan) -> float:
-    """Of all steps together: each is of every record, so they are one Gaussian release."""
-    return float(plan.noise_multiplier / np.sqrt(plan.steps))
 
 
 def _once(run: Run, name: str, make: Any) -> dict[str, Any]:

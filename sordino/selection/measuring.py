@@ -20,20 +20,12 @@ from sordino.mechanisms.gaussian import noisy_accuracy
 from sordino.mechanisms.streams import Streams, secret_from_seed
 from sordino.selection.budget_split import VALIDATION_SHARE
 from sordino.selection.stand_ins import StandIn
-from sordino.selection.table_models import (
-    LEARNING_RATES,
-    Learner,
-    TableModel,
-    classes_of,
-    models_named,
-    plan_for,
-    rehearsal_of,
-)
-from sordino.training import Plan, Run
+from sordino.selection.table_models import Learner, PricedPlan, TableModel, classes_of, models_named
+from sordino.training import Run
 
 _STEP_DOWN = 2.0
 """Between neighbouring ε of a private measurement: each then costs about a quarter of the next, in squares."""
-_SHRINK = 0.97
+_SHRINK = 0.98
 
 Progress = Callable[[int, int], None]
 Rates = Mapping[str, tuple[float, ...]]
@@ -86,28 +78,29 @@ def rehearsed(
     if repeats < 2:
         raise ValueError(f"intervals need at least 2 repeats, not {repeats}")
     classes = len(classes_of(schema))
-    plans = [plan_for(n, epsilon, target_delta) for epsilon in epsilons]
-    total = len(models) * len(plans) * (len(LEARNING_RATES) + repeats)
+    plans = {m.name: [m.plan(schema, n, epsilon, target_delta) for epsilon in epsilons] for m in models}
+    total = len(epsilons) * sum(len(model.learning_rates) + repeats for model in models)
     done = count(1)
     rates: dict[str, tuple[float, ...]] = {}
-    found = {model.name: np.empty((len(plans), repeats)) for model in models}
+    found = {model.name: np.empty((len(epsilons), repeats)) for model in models}
     for repeat in range(repeats + 1):
         train, test = stand_in.draw(repeat)
         for model in models:
             learner = model.learner(model.encode(schema, train.x), train.y, classes)
-            stage = _Stage(learner, len(train), model.encode(schema, test.x), test.y)
+            stage = _Stage(learner, model.encode(schema, test.x), test.y)
+            rehearsals = [model.rehearsal(plan, len(train), n) for plan in plans[model.name]]
 
-            def accuracy(plan: Plan, rate: float, stage: _Stage = stage) -> float:
+            def accuracy(plan: PricedPlan, rate: float, stage: _Stage = stage) -> float:
                 number = next(done)
                 value = stage.accuracy(plan, rate, seed=number)
                 on_progress(number, total)
                 return value
 
             if repeat == 0:
-                scores = [[accuracy(plan, rate) for rate in LEARNING_RATES] for plan in plans]
-                rates[model.name] = tuple(LEARNING_RATES[int(np.argmax(row))] for row in scores)
+                scores = [[accuracy(plan, rate) for rate in model.learning_rates] for plan in rehearsals]
+                rates[model.name] = tuple(model.learning_rates[int(np.argmax(row))] for row in scores)
             else:
-                pairs = zip(plans, rates[model.name], strict=True)
+                pairs = zip(rehearsals, rates[model.name], strict=True)
                 found[model.name][:, repeat - 1] = [accuracy(plan, rate) for plan, rate in pairs]
     return Measured(tuple(epsilons), found, rates, stand_in.words)
 
@@ -116,12 +109,11 @@ class _Stage(NamedTuple):
     """A model with public rows to learn from and others to be scored on."""
 
     learner: Learner
-    rows: int
     inputs: NDArray[np.float32]
     labels: NDArray[Any]
 
-    def accuracy(self, plan: Plan, rate: float, seed: int) -> float:
-        predict = self.learner.rehearse(rehearsal_of(plan, self.rows), rate, Streams(secret_from_seed(seed)))
+    def accuracy(self, plan: PricedPlan, rate: float, seed: int) -> float:
+        predict = self.learner.rehearse(plan, rate, Streams(secret_from_seed(seed)))
         return float((predict(self.inputs) == self.labels).mean())
 
 
@@ -130,9 +122,11 @@ class PrivatePlan:
     """All that a private measurement will do, settled before it begins: so that it is priced as a whole."""
 
     models: tuple[TableModel, ...]
-    plans: tuple[Plan, ...]
-    """One for each ε, the same for every model."""
+    plans: dict[str, tuple[PricedPlan, ...]]
+    """Of each model, one for each ε."""
     epsilons: tuple[float, ...]
+    n: int
+    """Records trained on."""
     repeats: int
     score_noise: float
     """Noise multiplier of one accuracy, that is, of a count of correct predictions."""
@@ -141,7 +135,8 @@ class PrivatePlan:
     def calibrated(
         cls,
         models: Sequence[TableModel],
-        n: tuple[int, int],
+        schema: Schema,
+        n: int,
         points: int,
         repeats: int,
         ledger: Ledger,
@@ -149,7 +144,7 @@ class PrivatePlan:
     ) -> PrivatePlan:
         """The largest ε that all trainings together leave within the target, and smaller ones below it.
 
-        `n` are the records of the parts train and validation, which are disjoint: each may cost the whole target.
+        The parts train (of n records) and validation are disjoint, so that each may cost the whole target.
         """
         if points < 2 or repeats < 2:
             raise ValueError(f"a crossover needs at least 2 points and 2 repeats, not {points} and {repeats}")
@@ -161,17 +156,18 @@ class PrivatePlan:
         down = _STEP_DOWN ** -np.arange(points - 1, -1, -1.0)
         # In the Gaussian's terms squares add up: start there, and shrink until the ledger agrees.
         top = target_epsilon / np.sqrt(copies * (down**2).sum())
-        while True:
+        spent = ledger.epsilon_if(Composed(()))
+        while top > target_epsilon / (1e3 * copies) and spent < target_epsilon:
             epsilons = tuple(float(f"{top * factor:.3g}") for factor in down)
-            plans = tuple(plan_for(n[0], epsilon, delta) for epsilon in epsilons)
-            if ledger.epsilon_if(_copies(plans, copies)) <= target_epsilon:
+            plans = _plans(models, schema, n, epsilons, delta)
+            price = ledger.epsilon_if(_together(plans, repeats))
+            if price <= target_epsilon:
                 break
-            top *= _SHRINK
-            if top < target_epsilon / 1e3 / copies:
-                raise calibration.OutOfReach(
-                    f"the ledger's ε is {ledger.epsilon():.4g}, which leaves too little of ε={target_epsilon:g} for a "
-                    "measurement"
-                )
+            top *= _SHRINK * np.sqrt((target_epsilon - spent) / (price - spent))
+        else:
+            raise calibration.OutOfReach(
+                f"the ledger's ε is {spent:.4g}, which leaves too little of ε={target_epsilon:g} for a measurement"
+            )
         scores = copies * points
         noise = calibration.noise_multiplier(
             lambda sigma: Repeated(Gaussian(sigma), scores),
@@ -180,15 +176,15 @@ class PrivatePlan:
             ledger.terms.adjacency,
             lambda event: ledger.epsilon_if(event, "validation"),
         )
-        return cls(tuple(models), plans, epsilons, repeats, noise)
+        return cls(tuple(models), plans, epsilons, n, repeats, noise)
 
     def trials(self) -> list[tuple[TableModel, int, int]]:
         """Model, number of the ε, and repeat."""
-        return [(m, k, r) for m in self.models for k in range(len(self.plans)) for r in range(self.repeats)]
+        return [(m, k, r) for m in self.models for k in range(len(self.epsilons)) for r in range(self.repeats)]
 
     def announcements(self) -> list[tuple[Event, str, str]]:
         """For a ledger that opens with them, or is told before anything was drawn: then PLD prices the whole."""
-        trials = [(self.plans[k].event, _what(model, self.epsilons[k], r)) for model, k, r in self.trials()]
+        trials = [(self.plans[model.name][k].event, _what(model, self.epsilons[k], r)) for model, k, r in self.trials()]
         scores: list[tuple[Event, str, str]] = [
             (Gaussian(self.score_noise), _score_of(w), "validation") for _, w in trials
         ]
@@ -208,17 +204,17 @@ class PrivatePlan:
             "epsilons": list(self.epsilons),
             "repeats": self.repeats,
             "score_noise": self.score_noise,
-            "n": self.plans[0].sampler.n,
+            "n": self.n,
         }
 
     @classmethod
-    def from_json(cls, document: dict[str, Any], target_delta: float) -> PrivatePlan:
+    def from_json(cls, document: dict[str, Any], schema: Schema, target_delta: float) -> PrivatePlan:
         """The same plan again, to go on with: noise follows from n, ε and δ."""
         try:
             epsilons = tuple(float(epsilon) for epsilon in document["epsilons"])
-            plans = tuple(plan_for(int(document["n"]), epsilon, target_delta) for epsilon in epsilons)
-            models = models_named(",".join(document["models"]))
-            return cls(models, plans, epsilons, int(document["repeats"]), float(document["score_noise"]))
+            models, n = models_named(",".join(document["models"])), int(document["n"])
+            plans = _plans(models, schema, n, epsilons, target_delta)
+            return cls(models, plans, epsilons, n, int(document["repeats"]), float(document["score_noise"]))
         except (KeyError, TypeError, ValueError):
             raise DataError("the plan of the measurement cannot be read: it is damaged or of another version") from None
 
@@ -241,7 +237,7 @@ def measured_privately(
     """
     train, validation = parts
     classes = len(classes_of(schema))
-    found = {model.name: np.empty((len(private.plans), private.repeats)) for model in private.models}
+    found = {model.name: np.empty((len(private.epsilons), private.repeats)) for model in private.models}
     inputs = {model.name: model.encode(schema, validation.x) for model in private.models}
     trials = private.trials()
     for number, (model, k, repeat) in enumerate(trials):
@@ -250,7 +246,7 @@ def measured_privately(
         score = run.folder / "score.json"
         if not score.exists():
             learner = model.learner(model.encode(schema, train.x), train.y, classes)
-            predict = learner.train(run, private.plans[k], rates[model.name][k], ledger, what)
+            predict = learner.train(run, private.plans[model.name][k], rates[model.name][k], ledger, what)
             correct = predict(inputs[model.name]) == validation.y
             accuracy = noisy_accuracy(correct, private.score_noise, ledger, _score_of(what), "validation")
             run.write_json(score.name, {"accuracy": accuracy})
@@ -270,8 +266,14 @@ def split_private(table: Split) -> tuple[Split, Split]:
     return table.take(np.sort(order[held:])), table.take(np.sort(order[:held]))
 
 
-def _copies(plans: tuple[Plan, ...], copies: int) -> Event:
-    return Composed(tuple(Repeated(plan.event, copies) for plan in plans))
+def _plans(
+    models: Sequence[TableModel], schema: Schema, n: int, epsilons: Sequence[float], delta: float
+) -> dict[str, tuple[PricedPlan, ...]]:
+    return {model.name: tuple(model.plan(schema, n, epsilon, delta) for epsilon in epsilons) for model in models}
+
+
+def _together(plans: Mapping[str, tuple[PricedPlan, ...]], repeats: int) -> Event:
+    return Composed(tuple(Repeated(plan.event, repeats) for each in plans.values() for plan in each))
 
 
 def _what(model: TableModel, epsilon: float, repeat: int) -> str:

@@ -19,7 +19,8 @@ from sordino.selection.table_models import encoded_width
 STRONG_WEIGHT = 1.0
 """What a good feature is taken to do: change the odds by the factor e, from one bound or category to the other."""
 LOGISTIC_CURVATURE = 0.25
-_UNIFORM_VARIANCE = 1 / 12
+_UNIFORM = (1 / 2, 1 / 12)
+"""Mean and variance of a number between 0 and 1."""
 LARGEST_NOISE_SHARE = 1.0
 """Private tables are worth while as long as their noise is no more than what an even cell of them counts."""
 
@@ -106,12 +107,14 @@ def weight_noise(columns: tuple[Column, ...], n: int, noise_multiplier: float) -
     """Standard deviation of the noise on a weight of each column, in a logistic regression by objective perturbation.
 
     A linear term with noise σ·R moves the minimiser by that over the loss's curvature; R = √(columns + 1) bounds a row.
-    The curvature is n/4 times the feature's variance: 1/12 of a uniform number, about 1/c of an indicator of one of c
-    even categories. Without the ridge, which shrinks weight and noise alike.
+    The curvature is n/4 times the feature's variance v: 1/12 of a uniform number, about 1/c of an indicator of one of c
+    even categories; the bias, which goes with the feature's mean m, adds the factor √(1 + m²). For columns that do not
+    depend on each other, and without the ridge, which shrinks weight and noise alike.
     """
     row = sqrt(len(columns) + 1)
-    variance = {c.name: _UNIFORM_VARIANCE if c.categories is None else 1 / len(c.categories) for c in columns}
-    return {name: noise_multiplier * row / (n * LOGISTIC_CURVATURE * each) for name, each in variance.items()}
+    moments = {c.name: _UNIFORM if c.categories is None else (1 / len(c.categories),) * 2 for c in columns}
+    scale = noise_multiplier * row / (n * LOGISTIC_CURVATURE)
+    return {name: scale * sqrt(1 + mean**2) / variance for name, (mean, variance) in moments.items()}
 
 
 def noise_of_run(parameters: int, noise_multiplier: float, n: int) -> float:

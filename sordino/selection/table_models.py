@@ -1,12 +1,12 @@
-"""Models for tables from the simplest to the most complex, all trained by DP-SGD with the same draws and noise."""
+"""Models for tables from the simplest to the most complex: logistic regression, and networks trained by DP-SGD."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -18,9 +18,11 @@ from sordino.data import Column, DataError
 from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
 from sordino.features.encoding import OneHot
-from sordino.mechanisms.streams import Streams
+from sordino.mechanisms.streams import Stream, Streams
 from sordino.models.dense import dense
 from sordino.training import SGD, LinearClassifier, ModuleTrainee, Plan, Run, fit
+from sordino.training.convex import GaussianObjective, LogisticPlan, data_norm, fit_logistic, fit_many
+from sordino.training.convex import predict as by_logistic
 from sordino.training.dpsgd import Trainee, Training, check_finite, train_steps
 from sordino.training.linear import predict as linear_scores
 
@@ -37,6 +39,29 @@ _PIECE = 2048
 Predict = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 
 
+class PricedPlan(Protocol):
+    """A training that is settled: by DP-SGD a `Plan`, by objective perturbation a `LogisticPlan`."""
+
+    @property
+    def event(self) -> Event: ...
+
+
+class Learner(Protocol):
+    """A model with its data, to be trained again and again from the start."""
+
+    def rehearse(self, plan: Any, learning_rate: float, streams: Streams) -> Predict:
+        """Train on PUBLIC or synthetic data, with the plan's noise but charged to nobody.
+
+        Guarantee: none is needed, and none is given.
+        """
+
+    def train(self, run: Run, plan: Any, learning_rate: float, ledger: Ledger, what: str) -> Predict:
+        """Train on private data, or take up what the run's folder holds of it.
+
+        Guarantee: the plan's event on the part "train", charged before the data is read.
+        """
+
+
 @dataclass(frozen=True)
 class TableModel:
     """A classifier on the columns it is shown: linear without hidden layers, else fully connected with ReLU between."""
@@ -45,6 +70,7 @@ class TableModel:
     hidden: tuple[int, ...] = ()
     numeric_only: bool = False
     """Drop columns of words instead of one-hot encoding them."""
+    learning_rates: ClassVar[tuple[float, ...]] = LEARNING_RATES
 
     def columns(self, schema: Schema) -> tuple[Column, ...]:
         shown = tuple(column for column in schema.columns if not self.numeric_only or column.bounds is not None)
@@ -57,22 +83,80 @@ class TableModel:
 
     def parameters(self, schema: Schema) -> int:
         """All of them trained."""
-        return trained_parameters(self.width(schema), self.hidden, len(classes_of(schema)))
+        return self.weights(self.width(schema), len(classes_of(schema)))
+
+    def weights(self, width: int, outputs: int) -> int:
+        """How many there are for so many encoded features."""
+        return trained_parameters(width, self.hidden, outputs)
 
     def encode(self, schema: Schema, table: pd.DataFrame) -> NDArray[np.float32]:
         return np.asarray(OneHot(self.columns(schema))(table), dtype=np.float32)
 
+    def plan(
+        self, schema: Schema, n: int, target_epsilon: float, target_delta: float, before: Event | None = None
+    ) -> Any:
+        """All that training may do to n records; `before` is what will be spent besides, within the same target."""
+        return _sgd_plan(n, target_epsilon, target_delta, before)
+
+    def rehearsal(self, plan: Any, rows: int, n: int) -> Any:
+        """The plan for other rows in place of n, with noise so that their mean has as much as that of n.
+
+        For public rows only: it does not cost what the plan costs.
+        """
+        return replace(plan, sampler=PoissonSampler(rows, rows), noise_multiplier=plan.noise_multiplier * rows / n)
+
+    def narrowed(self, plan: Any, attributes: int) -> Any:
+        """The plan, at the same price, where only so many columns are left."""
+        return plan
+
     def learner(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> Learner:
         """The model with data to learn from; nothing is read off them yet."""
         if not self.hidden:
-            return Learner(LinearClassifier(x, y, classes), _by_linear)
+            return _SgdLearner(LinearClassifier(x, y, classes), _by_linear)
         trainee = ModuleTrainee(
             lambda: dense(x.shape[1], *self.hidden, classes), _cross_entropy, x, y, physical_batch=min(len(x), _PIECE)
         )
-        return Learner(trainee, _by_module)
+        return _SgdLearner(trainee, _by_module)
+
+
+@dataclass(frozen=True)
+class LogisticModel(TableModel):
+    """Logistic regression by objective perturbation: no steps, no learning rate, the least noise at small ε."""
+
+    learning_rates: ClassVar[tuple[float, ...]] = (1.0,)
+
+    def weights(self, width: int, outputs: int) -> int:
+        return trained_parameters(width, (), 1 if outputs == 2 else outputs)
+
+    def plan(
+        self, schema: Schema, n: int, target_epsilon: float, target_delta: float, before: Event | None = None
+    ) -> Any:
+        ledger = None if before is None else Ledger(target_epsilon, target_delta, planned=[(before, "before")])
+        return LogisticPlan.calibrated(
+            n=n,
+            width=self.width(schema),
+            target_epsilon=target_epsilon,
+            target_delta=target_delta,
+            data_norm=data_norm(len(self.columns(schema))),
+            classes=len(classes_of(schema)),
+            ledger=ledger,
+        )
+
+    def rehearsal(self, plan: Any, rows: int, n: int) -> Any:
+        noise = GaussianObjective(plan.perturbation.noise_multiplier * rows / n)
+        return replace(plan, ridge=plan.ridge * rows / n, perturbation=noise)
+
+    def narrowed(self, plan: Any, attributes: int) -> Any:
+        """Shorter rows, so that the same noise says more: the event knows rows of norm 1 only."""
+        return replace(plan, data_norm=data_norm(attributes))
+
+    def learner(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> Learner:
+        return _LogisticLearner(x, y, classes)
 
 
 MODELS = (
+    LogisticModel("logistic-numeric", numeric_only=True),
+    LogisticModel("logistic"),
     TableModel("linear-numeric", numeric_only=True),
     TableModel("linear"),
     TableModel("network-small", hidden=(16,)),
@@ -93,11 +177,8 @@ def models_named(names: str) -> tuple[TableModel, ...]:
 
 
 @lru_cache(maxsize=256)
-def plan_for(n: int, target_epsilon: float, target_delta: float, before: Event | None = None) -> Plan:
-    """Of every model alike: every record in every step, where the noise of the whole run is least for its ε (LSR).
-
-    `before` is what will be spent besides, within the same target.
-    """
+def _sgd_plan(n: int, target_epsilon: float, target_delta: float, before: Event | None) -> Plan:
+    """Of every model alike: every record in every step, where the noise of the whole run is least for its ε (LSR)."""
     return Plan.calibrated(
         n=n,
         expected_batch_size=n,
@@ -109,28 +190,13 @@ def plan_for(n: int, target_epsilon: float, target_delta: float, before: Event |
     )
 
 
-def rehearsal_of(plan: Plan, rows: int) -> Plan:
-    """The plan with other rows in place of its own n, and noise so that their mean gradient has as much as that of n.
-
-    For public rows only: it does not cost what the plan costs.
-    """
-    sigma = plan.noise_multiplier * rows / plan.sampler.n
-    return replace(plan, sampler=PoissonSampler(rows, rows), noise_multiplier=sigma)
-
-
 @dataclass(eq=False)
-class Learner:
-    """A trainee with its data, to be trained again and again from the start."""
-
+class _SgdLearner:
     trainee: Any
     _predict: Callable[[Any, NDArray[np.float32]], NDArray[np.int64]]
     _ready: bool = False
 
     def rehearse(self, plan: Plan, learning_rate: float, streams: Streams) -> Predict:
-        """Train on PUBLIC or synthetic data, with the plan's noise but charged to nobody.
-
-        Guarantee: none is needed, and none is given.
-        """
         trainee: Trainee = self.trainee
         if not self._ready:
             trainee.choose(None, plan.sampler.expected_batch_size)
@@ -138,19 +204,35 @@ class Learner:
         training = Training(plan, trainee, SGD(learning_rate, MOMENTUM))
         trainee.initialise(streams)
         train_steps(training, training.start(), streams, plan.steps)
-        return self._predictor()
+        return partial(self._predict, trainee)
 
     def train(self, run: Run, plan: Plan, learning_rate: float, ledger: Ledger, what: str) -> Predict:
-        """Train on private data, or go on with the run or load it where it was killed or has ended.
-
-        Guarantee: the plan's event, charged on the part "train" before each draw.
-        """
         fit(run, plan, self.trainee, SGD(learning_rate, MOMENTUM), ledger, what=what)
         check_finite(self.trainee.weights())
-        return self._predictor()
+        return partial(self._predict, self.trainee)
 
-    def _predictor(self) -> Predict:
-        return lambda x: self._predict(self.trainee, x)
+
+@dataclass(frozen=True, eq=False)
+class _LogisticLearner:
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+    classes: int
+
+    def rehearse(self, plan: LogisticPlan, learning_rate: float, streams: Streams) -> Predict:
+        generator = streams.generator(Stream.NOISE)
+        every = np.ones((1, self.x.shape[1]), dtype=bool)
+        positives = [1] if self.classes == 2 else range(self.classes)
+        binary = replace(plan, classes=2)
+        each = [fit_many(self.x, (self.y == c).astype(np.int64), every, binary, 1, generator)[0, 0] for c in positives]
+        return partial(by_logistic, each[0] if self.classes == 2 else np.stack(each))
+
+    def train(self, run: Run, plan: LogisticPlan, learning_rate: float, ledger: Ledger, what: str) -> Predict:
+        if run.model.exists():
+            weights = run.read_tensors(run.model)[0]["weights"].numpy()
+        else:
+            weights = fit_logistic(plan, self.x, self.y, ledger, what=what)
+            run.write_tensors(run.model, {"weights": torch.from_numpy(weights)}, {"model": "logistic"})
+        return partial(by_logistic, weights)
 
 
 def encoded_width(columns: tuple[Column, ...]) -> int:

@@ -164,7 +164,7 @@ def test_bad_options(advise: Callable[..., Any], options: tuple[Any, ...], word:
 numbers = st.sampled_from(["0", "-1", "1e-300", "1e-9", "0.1", "3", "1e9", "1e300", "nan", "inf", ""])
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(numbers, numbers)
 def test_any_budget(sordino: Callable[..., Any], files: Path, epsilon: str, delta: str) -> None:
     budget = ("--epsilon", epsilon, "--delta", delta, "--target", "rich", "--schema", files / "schema.json", "--json")

@@ -20,7 +20,7 @@ SCHEMA = {
     "target": {"rich": {"categories": ["no", "yes"]}},
 }
 BUDGET = ("--epsilon", 1, "--delta", 1e-5, "--target", "rich")
-QUICK = ("--models", "linear-numeric,linear", "--points", 2, "--repeats", 2)
+QUICK = ("--models", "logistic-numeric,linear", "--points", 2, "--repeats", 2)
 
 
 def table(path: Path, rows: int, seed: int) -> Path:
@@ -44,12 +44,12 @@ def test_free_on_made_up_rows(sordino: Callable[..., Any], files: Path, tmp_path
     options = ("--schema", files / "schema.json", "--out", tmp_path / "out", *QUICK)
     answer = sordino("crossover", files / "private.csv", *BUDGET, *options, "--json").json
     assert (answer["n"], answer["spent"], answer["epsilon"]) == (400, False, 0.0)
-    assert answer["parameters"] == {"linear-numeric": 4, "linear": 10}
+    assert answer["parameters"] == {"logistic-numeric": 2, "linear": 10}
     assert "made-up rows" in answer["measured_on"]
     assert np.shape(answer["accuracies"]["linear"]) == (2, 2)
     assert answer["epsilons"] == [0.01, 10.0]
     [found] = answer["crossovers"]
-    assert (found["simple"], found["complex"]) == ("linear-numeric", "linear")
+    assert (found["simple"], found["complex"]) == ("logistic-numeric", "linear")
     assert answer["best"] in answer["parameters"]
     assert json.loads((tmp_path / "out" / "crossover.json").read_text(encoding="utf-8")) == answer
     assert (tmp_path / "out" / "crossover.png").stat().st_size > 5000
@@ -61,7 +61,7 @@ def test_free_on_a_public_file_whose_schema_is_inferred(sordino: Callable[..., A
     outcome = sordino("crossover", files / "private.csv", *BUDGET, *public, *QUICK)
     assert outcome.code == 0
     assert "240 of 300 public rows, scored on 60 others" in outcome.out
-    assert "crossover linear-numeric → linear" in outcome.out
+    assert "crossover logistic-numeric → linear" in outcome.out
     assert outcome.out.endswith("ε of the whole workflow: 0. Of the private table only its records were counted.\n")
 
 
@@ -158,7 +158,7 @@ def test_bad_files(sordino: Callable[..., Any], files: Path, tmp_path: Path) -> 
     assert "is a number" in outcome.err
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.dictionaries(
         st.sampled_from(["epsilons", "models", "n", "repeats", "learning_rates"]),

@@ -1,0 +1,115 @@
+"""Stand-ins, models for tables, and measurements that fit into one ledger."""
+
+import numpy as np
+import pytest
+
+from sordino.budget import Gaussian, Ledger, cost
+from sordino.data import Column, DataError, Split
+from sordino.data.schema import Schema
+from sordino.mechanisms.streams import Streams, secret_from_seed
+from sordino.selection.measuring import PrivatePlan, default_grid, rehearsed, split_private
+from sordino.selection.stand_ins import PlantedRows, PublicRows
+from sordino.selection.table_models import MODELS, models_named
+
+SCHEMA = Schema(
+    (Column("a", bounds=(0.0, 1.0)), Column("b", bounds=(-5.0, 5.0)), Column("c", categories=("x", "y", "z"))),
+    Column("t", categories=("no", "yes", "maybe")),
+)
+LOGISTIC, LINEAR, NETWORK = models_named("logistic,linear,network-small")
+
+
+@pytest.mark.parametrize("model", [LOGISTIC, LINEAR, NETWORK], ids=lambda model: model.name)
+def test_models_learn_where_there_is_next_to_no_noise(model: object) -> None:
+    train, test = PlantedRows(SCHEMA, 2000).draw(0)
+    plan = model.plan(SCHEMA, 10**6, 50.0, 1e-7)  # type: ignore[attr-defined]
+    learner = model.learner(model.encode(SCHEMA, train.x), train.y, 3)  # type: ignore[attr-defined]
+    rehearsal = model.rehearsal(plan, len(train), 10**6)  # type: ignore[attr-defined]
+    predict = learner.rehearse(rehearsal, 0.4, Streams(secret_from_seed(0)))
+    accuracy = (predict(model.encode(SCHEMA, test.x)) == test.y).mean()  # type: ignore[attr-defined]
+    assert accuracy > np.bincount(test.y).max() / len(test) + 0.05
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_plans_cost_what_they_were_asked_to(model: object) -> None:
+    alone = model.plan(SCHEMA, 1000, 0.7, 1e-5)  # type: ignore[attr-defined]
+    assert 0.69 < cost(alone.event, 1e-5).epsilon <= 0.7
+    before = Gaussian(20.0)
+    less = model.plan(SCHEMA, 1000, 0.7, 1e-5, before)  # type: ignore[attr-defined]
+    ledger = Ledger(0.7, 1e-5, planned=[(before, "selection"), (less.event, "training")])
+    assert 0.69 < ledger.cost(reserved=True).epsilon <= 0.7
+    assert model.narrowed(less, 1).event == less.event  # type: ignore[attr-defined]
+
+
+def test_rehearsals_have_the_noise_of_the_real_size() -> None:
+    sgd = LINEAR.plan(SCHEMA, 10_000, 1.0, 1e-5)
+    assert LINEAR.rehearsal(sgd, 500, 10_000).noise_multiplier / 500 == pytest.approx(sgd.noise_multiplier / 10_000)
+    logistic = LOGISTIC.plan(SCHEMA, 10_000, 1.0, 1e-5)
+    small = LOGISTIC.rehearsal(logistic, 500, 10_000)
+    assert small.perturbation.noise_multiplier / 500 == pytest.approx(logistic.perturbation.noise_multiplier / 10_000)
+    assert small.ridge / 500 == pytest.approx(logistic.ridge / 10_000)
+
+
+def test_private_parts_are_disjoint_and_do_not_depend_on_the_rows() -> None:
+    rows = PlantedRows(SCHEMA, 100).draw(0)[0]
+    numbered = Split(rows.x.assign(a=np.arange(100.0)), rows.y)
+    train, validation = split_private(numbered)
+    assert (len(train), len(validation)) == (80, 20)
+    assert sorted([*train.x["a"], *validation.x["a"]]) == list(range(100))
+    other = split_private(Split(numbered.x, 1 - numbered.y))
+    assert list(other[0].x["a"]) == list(train.x["a"])
+    with pytest.raises(DataError, match="too few"):
+        split_private(rows.take(np.arange(4)))
+
+
+def test_a_private_measurement_fits_into_its_ledger() -> None:
+    plan = PrivatePlan.calibrated((LOGISTIC, LINEAR), SCHEMA, 800, 2, 2, Ledger(1.0, 1e-5), 1.0)
+    ledger = Ledger(1.0, 1e-5, planned=plan.announcements())  # refused if it were above the target
+    assert 0.9 < ledger.cost(reserved=True).epsilon <= 1
+    assert len(plan.announcements()) == 2 * 2 * 2 * 2
+    assert plan.epsilons[0] < plan.epsilons[1] < 0.6
+    assert PrivatePlan.from_json(plan.to_json(), SCHEMA, 1e-5) == plan
+    with pytest.raises(ValueError, match="2 repeats"):
+        PrivatePlan.calibrated((LOGISTIC, LINEAR), SCHEMA, 800, 3, 1, Ledger(1.0, 1e-5), 1.0)
+
+
+def test_stand_ins() -> None:
+    planted = PlantedRows(SCHEMA, 300)
+    one, again, other = planted.draw(1)[0], planted.draw(1)[0], planted.draw(2)[0]
+    assert one.x.equals(again.x)
+    assert not one.x.equals(other.x)
+    assert len(one) == 300
+    assert set(np.unique(one.y)) == {0, 1, 2}
+    public = PublicRows(one, 10_000)
+    train, test = public.draw(0)
+    assert (len(train), len(test)) == (240, 60)
+    merged = set(train.x["a"]) | set(test.x["a"])
+    assert len(merged) == 300  # no row is trained and scored on
+    with pytest.raises(DataError, match="at least 20"):
+        PublicRows(one.take(np.arange(5)), 100)
+
+
+def test_rehearsed_measures_every_model_at_every_epsilon() -> None:
+    told: list[tuple[int, int]] = []
+    models = models_named("logistic-numeric,logistic")
+    found = rehearsed(
+        models, SCHEMA, PlantedRows(SCHEMA, 500), 500, (0.01, 20.0), 1e-5, 3, lambda *step: told.append(step)
+    )
+    assert {name: values.shape for name, values in found.accuracies.items()} == {
+        "logistic-numeric": (2, 3),
+        "logistic": (2, 3),
+    }
+    assert found.accuracies["logistic"][1].mean() > found.accuracies["logistic"][0].mean() + 0.05  # less noise
+    assert told == [(number, 16) for number in range(1, 17)]
+    with pytest.raises(ValueError, match="2 repeats"):
+        rehearsed(models, SCHEMA, PlantedRows(SCHEMA, 500), 500, (1.0,), 1e-5, 1)
+
+
+def test_bad_input() -> None:
+    assert default_grid(1.0, 3) == pytest.approx((0.01, 0.316, 10.0))
+    with pytest.raises(ValueError, match="2 points"):
+        default_grid(1.0, 1)
+    with pytest.raises(ValueError, match="no model"):
+        models_named("linear,tree")
+    words = Schema((Column("c", categories=("x", "y")),), SCHEMA.target)
+    with pytest.raises(DataError, match="has none"):
+        models_named("linear-numeric,linear")[0].width(words)
