@@ -1,0 +1,174 @@
+"""One trial of a search: a candidate is trained under the search's plan and scored on the validation records.
+
+A trial lives in a folder of its own and has a ledger of its own, with room for exactly its plan: whoever runs it never
+sees the workflow's ledger, which was charged for the whole trial before it began.
+"""
+
+import json
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sordino.budget import Ledger
+from sordino.mechanisms.score import ScoreNoise, noised_accuracy
+from sordino.mechanisms.streams import Stream, bound_streams
+from sordino.selection.search.space import Candidate
+from sordino.training.dpsgd import Diverged
+from sordino.training.fitting import fit
+from sordino.training.frozen_first import module_trainee
+from sordino.training.heads import cross_entropy
+from sordino.training.optimisers import SGD
+from sordino.training.plan import Plan
+from sordino.training.run import Run, RunError
+
+_RESULT = "trial.json"
+_BLOCK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """The records that candidates are trained and judged on, in two disjoint parts; private unless said otherwise."""
+
+    train_x: NDArray[np.float32] = field(repr=False)
+    train_y: NDArray[np.int64] = field(repr=False)
+    validation_x: NDArray[np.float32] = field(repr=False)
+    validation_y: NDArray[np.int64] = field(repr=False)
+    classes: int
+
+    def __post_init__(self) -> None:
+        for x, y in ((self.train_x, self.train_y), (self.validation_x, self.validation_y)):
+            if len(x) != len(y) or len(x) == 0:
+                raise ValueError(f"each part needs as many labels as examples, and one at least, not {len(y)}/{len(x)}")
+        if self.train_x.shape[1:] != self.validation_x.shape[1:]:
+            raise ValueError("training and validation examples must have one shape")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.train_x.shape[1:]
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        return self.train_x, self.train_y, self.validation_x, self.validation_y
+
+
+@dataclass(frozen=True)
+class TrialTraining:
+    """What is the same for all candidates: above all the plan, so that every training is the same event."""
+
+    plan: Plan
+    momentum: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"plan": self.plan.to_json(), "momentum": self.momentum}
+
+    def plan_of(self, candidate: Candidate) -> Plan:
+        return self.plan if candidate.l2_clip is None else replace(self.plan, l2_clip=candidate.l2_clip)
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that is needed to run a trial besides the records; it can be sent to another process."""
+
+    number: int
+    folder: Path
+    candidate: Candidate
+    training: TrialTraining
+    adjacency: str
+    noise: ScoreNoise | None
+    """None scores exactly: on public records, or where the ledger says that nothing is private."""
+    secret: bytes = field(repr=False)
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a trial found out about its candidate: all that a search may ever show of a trial."""
+
+    candidate: Candidate
+    score: float
+    """The accuracy on the validation records, with the search's noise."""
+    diverged: bool
+    parameters: int
+    trained: int
+    """How many of the parameters are not frozen."""
+
+    def to_json(self) -> dict[str, Any]:
+        return vars(self) | {"candidate": self.candidate.to_json()}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A finding and where it was made. Numbers and folders tell how many trials there were: they stay inside."""
+
+    number: int
+    folder: Path
+    finding: Finding
+
+    @property
+    def score(self) -> float:
+        return self.finding.score
+
+
+def train_candidate(task: Task, material: Material) -> Trial:
+    """Train and score the candidate, or go on where that was interrupted; a finished trial is read and not repeated.
+
+    Guarantee: on the training records, the plan's event; on the validation records, the event `noise`. The caller has
+    charged both. Noise comes from keyed streams, so that what a kill has lost is repeated bit for bit. A training that
+    diverges counts as always wrong: an error instead would tell of a trial that may have to stay secret.
+    """
+    run = Run.at(task.folder)
+    kept = _kept(run, task)
+    if kept is not None:
+        return kept
+    plan = task.training.plan_of(task.candidate)
+    build = partial(task.candidate.build, material.shape, material.classes)
+    trainee = module_trainee(build, cross_entropy, material.train_x, material.train_y)
+    optimiser = SGD(task.candidate.learning_rate, task.training.momentum)
+    ledger = Ledger(adjacency=task.adjacency, path=run.ledger)
+    try:
+        fit(run, plan, trainee, optimiser, ledger, what="the training of a trial", seed=task.seed)
+        correct = right(task.candidate, run, material)
+        diverged = False
+    except Diverged:
+        correct, diverged = np.zeros(len(material.validation_y), dtype=np.bool_), True
+    score = float(correct.mean())
+    if task.noise is not None:
+        streams = bound_streams(task.secret, {"the score of trial": task.number})
+        score = noised_accuracy(correct, task.noise, streams.generator(Stream.NOISE))
+    sizes = {name: prod(value.shape) for name, value in trainee.weights().items()}
+    trained = sum(prod(value.shape) for value in trainee.parameters.values())
+    finding = Finding(task.candidate, score, diverged, sum(sizes.values()), trained)
+    run.write_json(_RESULT, {"number": task.number, **finding.to_json()})
+    return Trial(task.number, run.folder, finding)
+
+
+def right(candidate: Candidate, run: Run, material: Material) -> NDArray[np.bool_]:
+    """Which validation records the run's model classifies correctly: private, as they are."""
+    model = candidate.build(material.shape, material.classes).eval()
+    model.load_state_dict(run.read_tensors(run.model)[0])
+    with torch.no_grad():
+        blocks = torch.from_numpy(material.validation_x).split(_BLOCK)
+        scores = torch.cat([model(block) for block in blocks])
+    found: NDArray[np.bool_] = scores.argmax(dim=1).numpy() == material.validation_y
+    return found
+
+
+def _kept(run: Run, task: Task) -> Trial | None:
+    path = run.folder / _RESULT
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        known, number = content.pop("candidate"), content.pop("number")
+        finding = Finding(task.candidate, **content)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
+    # JSON knows lists only, so what was kept is compared with what would be kept now.
+    if (known, number) != (json.loads(json.dumps(task.candidate.to_json())), task.number):
+        raise RunError(f"{path} is of another candidate than this search draws: it is not this search's folder")
+    return Trial(number, run.folder, finding)

@@ -1,0 +1,332 @@
+"""A search in a run folder: what is charged when, where trials are kept, and how a killed search goes on.
+
+A search is replayed: its secret key decides every candidate and every number of trials again, and trials that are
+finished are read from their folders. So a search killed at any point comes to the end that it would have come to.
+"""
+
+import hashlib
+import hmac
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol
+
+import numpy as np
+
+from sordino.budget import BudgetExceeded, Event, Ledger, LedgerError, NonPrivate, Repeated
+from sordino.budget.events import composed
+from sordino.budget.ledger_content import Planned
+from sordino.budget.ledger_file import partial_of
+from sordino.mechanisms.score import ScoreNoise
+from sordino.mechanisms.streams import Stream, bound_streams, data_tag, new_secret, secret_from_seed
+from sordino.mechanisms.trial_counts import number_of_trials
+from sordino.selection.search.candidates import Finding, Material, Task, Trial, TrialTraining
+from sordino.selection.search.executors import Executor, InProcess, Work
+from sordino.selection.search.space import C, Space
+from sordino.training.run import Run, RunError
+
+_KEY = "search.json"
+_OUTCOME = "search.json"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a search that is paid for: its events on the two parts of the data, and how often they may happen."""
+
+    name: str
+    most: int
+    training: Event
+    score: Event
+
+
+class Method(Protocol):
+    """How candidates are chosen, and what that costs."""
+
+    @property
+    def hides_trials(self) -> bool:
+        """Whether trials that are not chosen must stay secret, and their number too."""
+
+    def stages(self, training: Event, score: Event) -> tuple[Stage, ...]:
+        """What the whole search may draw, fixed before the first output."""
+
+    def run(self, search: "Search[C]") -> Trial:
+        """The chosen trial."""
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+OnFinding = Callable[[Finding], None]
+
+
+@dataclass(frozen=True)
+class Question(Generic[C]):
+    """What is searched for and how; a folder goes on for the same question only."""
+
+    method: Method
+    space: Space[C]
+    training: TrialTraining
+    noise: ScoreNoise | None
+    """On the number of correct validation records; None only for public records or where nothing is private."""
+
+    def stages(self) -> tuple[Stage, ...]:
+        return self.method.stages(self.training.plan.event, self.noise or NonPrivate())
+
+    def facts(self) -> dict[str, Any]:
+        noise = None if self.noise is None else repr(self.noise)
+        return {name: getattr(self, name).to_json() for name in ("method", "space", "training")} | {"noise": noise}
+
+
+def search(
+    run: Run,
+    question: Question[C],
+    material: Material,
+    ledger: Ledger | None,
+    *,
+    executor: Executor | None = None,
+    seed: int | None = None,
+    on_finding: OnFinding = lambda finding: None,
+) -> Finding:
+    """The best candidate by the question's method, with its weights in the run's folder; goes on where it was killed.
+
+    Without a ledger the records are public and cost nothing. `on_finding` is told of what may be shown, and of nothing
+    else. A trial whose training diverged may win where all did: then there are no weights.
+
+    Guarantee: what the question's stages say, charged to the parts "train" and "validation" before a trial begins. A
+    trial is a training M(T) on the training records and a noisy score S(M(T), V) on the validation records, which no
+    record is both of. Take a record of T: V is fixed, the score is computed from the model with fresh randomness, so
+    the pair (model, score) is post-processing of M(T), and any selection by scores is a selection among outputs of M.
+    Take a record of V: T is fixed, models are as likely as before, and a trial is S alone. So each part pays for its
+    own events, and with trials hidden each part's event is the best of a random number of its own.
+    """
+    _check(question, ledger)
+    with run.alone():
+        kept = _Key.begin_or_resume(run, question, material, seed)
+        if kept is None:
+            return _finished(run, question)
+        hidden = question.method.hides_trials or not question.training.plan.private
+        trials = (run.private if hidden and ledger is not None else run.folder) / "trials"
+        if ledger is not None:
+            _reserve(ledger, question, kept, run, trials)
+        trials.mkdir(exist_ok=True)
+        with (executor or InProcess()).at_work(material) as work:
+            chosen = question.method.run(Search(question, ledger, kept, trials, work, on_finding))
+        _release(run, question, chosen)
+        _forget(run)
+    return chosen.finding
+
+
+@dataclass(eq=False)
+class Search(Generic[C]):
+    """What a method may do in a search that is under way."""
+
+    question: Question[C]
+    ledger: Ledger | None
+    key: "_Key"
+    trials: Path
+    work: Work
+    on_finding: OnFinding
+    begun: int = 0
+
+    def generator(self, what: str, place: int = 0) -> np.random.Generator:
+        """Randomness for a purpose, the same whenever the search is replayed."""
+        return bound_streams(self.key.secret, {"search": what}).generator(Stream.SAMPLING, place)
+
+    def number_of_trials(self, stage: int, mean: float, shape: float) -> int:
+        """From the law that the stage is charged for. Secret, like the key it is a function of."""
+        return number_of_trials(mean, shape, self.generator("number of trials", stage))
+
+    def shown(self, stage: int, candidates: Iterable[C]) -> list[Trial]:
+        """Trials that are all released: each is charged to the stage as it begins."""
+        found = []
+        for trial in self.work(self._tasks(candidates, lambda: self._charge(stage, self.begun))):
+            self.on_finding(trial.finding)
+            found.append(trial)
+        return sorted(found, key=lambda trial: trial.number)
+
+    def hidden(self, stage: int, candidates: Iterable[C]) -> list[Trial]:
+        """Trials of which only the best may leave the method: the stage is charged once for all of them."""
+        self._charge(stage, 1)
+        trials = sorted(self.work(self._tasks(candidates, lambda: None)), key=lambda trial: trial.number)
+        for trial in trials if self.ledger is None else ():  # of public records nothing is secret
+            self.on_finding(trial.finding)
+        return trials
+
+    def _tasks(self, candidates: Iterable[C], charge: Callable[[], None]) -> Iterator[Task]:
+        for candidate in candidates:
+            number = self.begun
+            self.begun += 1
+            charge()
+            adjacency = "zero-out" if self.ledger is None else self.ledger.terms.adjacency
+            yield Task(
+                *(number, self.trials / f"{number:04d}", candidate, self.question.training, adjacency),
+                noise=self.question.noise,
+                secret=self.key.secret,
+                seed=self.key.seed_of(number),
+            )
+
+    def _charge(self, stage: int, count: int) -> None:
+        """On disk before anything is drawn; a replayed search finds that it has paid."""
+        if self.ledger is None:
+            return
+        for part, _ in _parts(self.question.stages()[stage]):
+            number = _entry_number(self.ledger, self.key.entry(stage, part))
+            if number is None:
+                raise RunError("the ledger has lost this search's entry: it is not the search's ledger, or an old copy")
+            self.ledger.raise_count(number, max(count, self.ledger.entries[number].count))
+
+
+@dataclass(frozen=True)
+class _Key:
+    """The secret of a search with all that it is bound to."""
+
+    secret: bytes
+    seed: int | None
+
+    @property
+    def name(self) -> str:
+        """Public, for the ledger's entries."""
+        return hmac.new(self.secret, b"name", hashlib.sha256).hexdigest()[:16]
+
+    def entry(self, stage: int, part: str) -> str:
+        return f"{self.name} {stage} {part}"
+
+    def seed_of(self, trial: int) -> int | None:
+        """Trials draw keys of their own from the operating system, unless the user has fixed all randomness."""
+        if self.seed is None:
+            return None
+        return int.from_bytes(hmac.new(self.secret, f"trial {trial}".encode(), hashlib.sha256).digest()[:7], "little")
+
+    @classmethod
+    def begin_or_resume(cls, run: Run, question: Question[C], material: Material, seed: int | None) -> "_Key | None":
+        """The key of a new or an unfinished search; None if the folder holds a finished one."""
+        if (run.folder / _OUTCOME).exists():
+            _forget(run)
+            return None
+        facts = {"question": _digest(question), "seed": seed}
+        path = run.private / _KEY
+        if not path.exists():
+            secret = new_secret() if seed is None else secret_from_seed(seed)
+            content = {"secret": secret.hex(), "data": data_tag(secret, *material.arrays()), **facts}
+            run.write_private(_KEY, content)
+            return cls(secret, seed)
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            secret = bytes.fromhex(content["secret"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise RunError(f"the key in {run.private} is damaged: the search cannot go on; start a new one") from None
+        if {name: content.get(name) for name in facts} != facts:
+            raise RunError(f"{run.folder} holds an unfinished search with other settings: resuming it is refused")
+        if content.get("data") != data_tag(secret, *material.arrays()):
+            raise RunError(f"{run.folder} holds an unfinished search on other data: resuming it is refused")
+        return cls(secret, seed)
+
+
+def _check(question: Question[C], ledger: Ledger | None) -> None:
+    if ledger is None:
+        return
+    if ledger.terms.adjacency == "add-remove":
+        raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
+    if question.noise is None and question.training.plan.private:
+        raise ValueError("scores on private records need noise: give the question Laplace or Gaussian noise")
+
+
+def _parts(stage: Stage) -> tuple[tuple[str, Event], ...]:
+    return ("train", stage.training), ("validation", stage.score)
+
+
+@dataclass(frozen=True)
+class _Reservation:
+    """One event of one stage on one part of the data, as the ledger will hold it."""
+
+    entry: str
+    event: Event
+    most: int
+    what: str
+    part: str
+
+    @property
+    def planned(self) -> Planned:
+        return Planned(Repeated(self.event, self.most), self.what, self.part)
+
+
+def _reserve(ledger: Ledger, question: Question[C], key: _Key, run: Run, trials: Path) -> None:
+    """Announce and reserve all that the search may draw, so that it is refused at its start or not at all."""
+    wanted = [
+        _Reservation(key.entry(place, part), event, stage.most, f"search {key.name}, {stage.name}", part)
+        for place, stage in enumerate(question.stages())
+        for part, event in _parts(stage)
+    ]
+    ledger.reload()
+    missing = [item for item in wanted if _entry_number(ledger, item.entry) is None]
+    if missing and trials.exists():
+        raise RunError(f"{run.folder} has trials that this ledger has not paid for: use the ledger that has")
+    unannounced = [item.planned for item in missing if item.planned not in ledger.plan]
+    try:
+        _check_budget(ledger, unannounced)
+    except BudgetExceeded:  # nothing was recorded: a cheaper search may have the folder
+        _forget(run)
+        raise
+    for planned in unannounced:
+        # Where something was drawn before, the search goes through the ledger's filter instead.
+        with suppress(LedgerError):
+            ledger.announce(*planned)
+    for item in missing:
+        seeded = key.seed is not None
+        ledger.begin(item.event, item.most, item.what, item.part, seeded=seeded, run=item.entry)
+
+
+def _check_budget(ledger: Ledger, items: list[Planned]) -> None:
+    """All parts before anything is announced: what is announced counts, drawn or not."""
+    target = ledger.terms.target_epsilon
+    if target is None:
+        return
+    for part in dict.fromkeys(item.part for item in items):
+        epsilon = ledger.epsilon_if(composed([item.event for item in items if item.part == part]), part)
+        if not epsilon <= target:
+            raise BudgetExceeded(
+                f"this search would bring ε on the {part} records to {epsilon:.4g}, above the target {target:g}: "
+                "use more noise, fewer steps or fewer trials. Nothing was recorded"
+            )
+
+
+def _entry_number(ledger: Ledger, name: str) -> int | None:
+    return next((number for number, entry in enumerate(ledger.entries) if entry.run == name), None)
+
+
+def _release(run: Run, question: Question[C], chosen: Trial) -> None:
+    """The chosen trial becomes the run's: weights first, then the outcome that says that the search is finished."""
+    if not chosen.finding.diverged:
+        trained = Run(chosen.folder)
+        weights, facts = trained.read_tensors(trained.model)
+        run.write_tensors(run.model, weights, {"steps": facts["steps"]})
+    run.write_json(
+        _OUTCOME, {"question": question.facts(), "digest": _digest(question), "chosen": chosen.finding.to_json()}
+    )
+
+
+def _finished(run: Run, question: Question[C]) -> Finding:
+    """What a finished search found, without looking at anything again."""
+    path = run.folder / _OUTCOME
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        same = content["digest"] == _digest(question)
+        chosen = Finding(**content["chosen"] | {"candidate": question.space.read(content["chosen"]["candidate"])})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
+    if not same:
+        raise RunError(f"{run.folder} holds a finished search with other settings: choose another folder")
+    return chosen
+
+
+def _forget(run: Run) -> None:
+    """Delete the key and all hidden trials: what was not chosen is never shown."""
+    shutil.rmtree(run.private / "trials", ignore_errors=True)
+    for path in (run.private / _KEY, partial_of(run.private / _KEY)):
+        path.unlink(missing_ok=True)
+
+
+def _digest(question: Question[C]) -> str:
+    return hashlib.sha256(json.dumps(question.facts(), sort_keys=True).encode()).hexdigest()
