@@ -1,5 +1,6 @@
 """Networks whose first layers are frozen: what those make of the records is computed once, the rest is trained."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -80,4 +81,5 @@ class FrozenFirst(ModuleTrainee):
         if not isinstance(model, nn.Sequential):
             raise ValueError("only a Sequential can be cut after its frozen layers")
         place = frozen_first(model)
-        return model[:place], model[place:]
+        layers = [*model.named_children()]
+        return nn.Sequential(OrderedDict(layers[:place])), nn.Sequential(OrderedDict(layers[place:]))

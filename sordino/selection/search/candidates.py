@@ -29,6 +29,8 @@ from sordino.training.run import Run, RunError
 
 _RESULT = "trial.json"
 _BLOCK = 4096
+_CHECKPOINTS = 5
+"""Trials are short and many: to write the disk more often would take longer than to repeat what a kill has lost."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +133,12 @@ def train_candidate(task: Task, material: Material) -> Trial:
     optimiser = SGD(task.candidate.learning_rate, task.training.momentum)
     ledger = Ledger(adjacency=task.adjacency, path=run.ledger)
     try:
-        fit(run, plan, trainee, optimiser, ledger, what="the training of a trial", seed=task.seed)
+        fit(
+            *(run, plan, trainee, optimiser, ledger),
+            what="the training of a trial",
+            seed=task.seed,
+            checkpoint_every=max(1, plan.steps // _CHECKPOINTS),
+        )
         correct = right(task.candidate, run, material)
         diverged = False
     except Diverged:

@@ -39,8 +39,8 @@ class Convolutional:
         channels = shape[0]
         for block in range(self.blocks):
             filters = (block + 1) * self.filters
-            size = {"kernel_size": 3, "padding": 1} if block else {"kernel_size": 5}
-            convolution = nn.Conv2d(channels, filters, **size).requires_grad_(self.trainable[block])
+            kernel, padding = (3, 1) if block else (5, 0)
+            convolution = nn.Conv2d(channels, filters, kernel, padding=padding).requires_grad_(self.trainable[block])
             parts += [*([nn.MaxPool2d(2)] if block else []), convolution, nn.ReLU()]
             channels = filters
         rows, columns = (_last_side(side, self.blocks) for side in shape[1:])

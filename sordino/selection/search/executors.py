@@ -4,6 +4,7 @@ Tasks are taken from their iterator one by one, as there is room: the search cha
 more is charged than is begun. A trial that was cut off goes on from its own folder.
 """
 
+import logging
 import multiprocessing
 import os
 import threading
@@ -96,7 +97,7 @@ class OnRay:
         ours = not ray.is_initialized()
         if ours:
             try:
-                ray.init(self.address, include_dashboard=False, log_to_driver=False, logging_level="error")
+                ray.init(self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, ValueError, RuntimeError) as problem:
                 raise ValueError(f"no Ray cluster answers at {self.address!r}: {problem}") from None
         try:
