@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sordino.gradients.batches import Loss
+from sordino.gradients.tuning import Choices
 from sordino.training.module import ModuleTrainee
 from sordino.training.optimisers import Weights
 
@@ -18,9 +19,11 @@ _FIXED = (nn.Flatten, nn.ReLU, nn.Sigmoid, nn.Tanh, nn.MaxPool2d, nn.AvgPool2d, 
 _FREEZABLE = (nn.Linear, nn.Conv2d)
 
 
-def module_trainee(build: Callable[[], nn.Module], loss: Loss, x: NDArray[np.float32], y: Any) -> ModuleTrainee:
+def module_trainee(
+    build: Callable[[], nn.Module], loss: Loss, x: NDArray[np.float32], y: Any, choices: Choices | None = None
+) -> ModuleTrainee:
     """The trainee of this network: on what its first layers make of the records if they are frozen, else as any."""
-    return (FrozenFirst if frozen_first(build()) else ModuleTrainee)(build, loss, x, y)
+    return (FrozenFirst if frozen_first(build()) else ModuleTrainee)(build, loss, x, y, choices=choices)
 
 
 def frozen_first(model: nn.Module) -> int:
@@ -44,13 +47,21 @@ class FrozenFirst(ModuleTrainee):
     layers make of them may round differently elsewhere, where a run that is resumed computes it anew.
     """
 
-    def __init__(self, build: Callable[[], nn.Module], loss: Loss, x: NDArray[np.float32], y: Any) -> None:
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        loss: Loss,
+        x: NDArray[np.float32],
+        y: Any,
+        *,
+        choices: Choices | None = None,
+    ) -> None:
         self._whole, self._records = build, x
         self._first, _ = self._parts(0)
         with torch.no_grad():
             shape = self._first(torch.from_numpy(x[:1])).shape[1:]
         self._described = np.zeros((len(x), *shape), dtype=np.float32)
-        super().__init__(lambda: self._cut(build())[1], loss, self._described, y)
+        super().__init__(lambda: self._cut(build())[1], loss, self._described, y, choices=choices)
         self._facts = self._facts | {"frozen": repr(self._first)}
 
     def weights(self) -> Weights:

@@ -5,17 +5,19 @@ sees the workflow's ledger, which was charged for the whole trial before it bega
 """
 
 import json
+import math
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from sordino.budget import Ledger
+from sordino.gradients.tuning import Choices
 from sordino.mechanisms.score import ScoreNoise, noised_accuracy
 from sordino.mechanisms.streams import Stream, bound_streams
 from sordino.selection.search.space import Candidate
@@ -29,6 +31,7 @@ from sordino.training.run import Run, RunError
 
 _RESULT = "trial.json"
 _BLOCK = 4096
+_LARGEST = 8192
 _CHECKPOINTS = 5
 """Trials are short and many: to write the disk more often would take longer than to repeat what a kill has lost."""
 
@@ -129,7 +132,8 @@ def train_candidate(task: Task, material: Material) -> Trial:
         return kept
     plan = task.training.plan_of(task.candidate)
     build = partial(task.candidate.build, material.shape, material.classes)
-    trainee = module_trainee(build, cross_entropy, material.train_x, material.train_y)
+    choices = dense_choices(build(), plan.sampler.expected_batch_size)
+    trainee = module_trainee(build, cross_entropy, material.train_x, material.train_y, choices)
     optimiser = SGD(task.candidate.learning_rate, task.training.momentum)
     ledger = Ledger(adjacency=task.adjacency, path=run.ledger)
     try:
@@ -147,11 +151,22 @@ def train_candidate(task: Task, material: Material) -> Trial:
     if task.noise is not None:
         streams = bound_streams(task.secret, {"the score of trial": task.number})
         score = noised_accuracy(correct, task.noise, streams.generator(Stream.NOISE))
-    sizes = {name: prod(value.shape) for name, value in trainee.weights().items()}
-    trained = sum(prod(value.shape) for value in trainee.parameters.values())
+    sizes = {name: math.prod(value.shape) for name, value in trainee.weights().items()}
+    trained = sum(math.prod(value.shape) for value in trainee.parameters.values())
     finding = Finding(task.candidate, score, diverged, sum(sizes.values()), trained)
     run.write_json(_RESULT, {"number": task.number, **finding.to_json()})
     return Trial(task.number, run.folder, finding)
+
+
+def dense_choices(model: nn.Module, expected_batch_size: int) -> Choices | None:
+    """Whole batches by the layer rules where all weights are dense: nothing is worth measuring for each trial anew.
+
+    So a search with a fixed seed repeats, as well; with convolutions what is fastest is measured, and may differ.
+    """
+    weighty = (layer for layer in model.modules() if any(True for _ in layer.parameters(recurse=False)))
+    if not all(isinstance(layer, nn.Linear) for layer in weighty):
+        return None
+    return Choices("rules", min(_LARGEST, 2 ** math.ceil(math.log2(1.25 * expected_batch_size))), False, {})
 
 
 def right(candidate: Candidate, run: Run, material: Material) -> NDArray[np.bool_]:

@@ -175,7 +175,8 @@ class Search(Generic[C]):
             number = _entry_number(self.ledger, self.key.entry(stage, part))
             if number is None:
                 raise RunError("the ledger has lost this search's entry: it is not the search's ledger, or an old copy")
-            self.ledger.raise_count(number, max(count, self.ledger.entries[number].count))
+            if self.ledger.entries[number].count < count:
+                self.ledger.raise_count(number, count)
 
 
 @dataclass(frozen=True)

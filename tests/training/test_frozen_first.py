@@ -1,0 +1,87 @@
+"""Frozen first layers computed once: the same model, the same clipped sums, and weights that never move."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sordino.budget import Ledger
+from sordino.data.samplers import PoissonSampler
+from sordino.mechanisms.streams import Streams
+from sordino.training import SGD, ModuleTrainee, Plan, Run, fit
+from sordino.training.frozen_first import FrozenFirst, frozen_first, module_trainee
+from sordino.training.heads import cross_entropy
+
+X = np.random.default_rng(0).normal(size=(60, 1, 8, 8)).astype("float32")
+Y = np.random.default_rng(1).integers(3, size=60)
+
+
+def network() -> nn.Sequential:
+    frozen = nn.Conv2d(1, 4, 3).requires_grad_(False)
+    return nn.Sequential(frozen, nn.ReLU(), nn.Flatten(), nn.Linear(144, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def test_sums_are_those_of_the_whole_network() -> None:
+    both = ModuleTrainee(network, cross_entropy, X, Y), FrozenFirst(network, cross_entropy, X, Y)
+    streams = Streams(bytes(range(16)))
+    for trainee in both:
+        trainee.choose(None, 20)
+        trainee.initialise(streams)
+    whole, cut = both
+    assert {name: value.shape for name, value in whole.weights().items()} == {
+        name: value.shape for name, value in cut.weights().items()
+    }
+    for name, value in whole.weights().items():
+        torch.testing.assert_close(cut.weights()[name], value)
+    rows = np.arange(0, 60, 3)
+    sums = [trainee.clipped_sum(rows, 0.3, np.random.default_rng(0)) for trainee in both]
+    assert sums[0].sums.keys() == sums[1].sums.keys()
+    for name, value in sums[0].sums.items():
+        torch.testing.assert_close(sums[1].sums[name], value)
+    torch.testing.assert_close(sums[0].norms, sums[1].norms)
+
+
+def test_a_run_keeps_frozen_weights_and_goes_on_with_them(tmp_path: Path) -> None:
+    plan, run = Plan(PoissonSampler(60, 20), 1.0, 2.0, 8), Run.at(tmp_path / "run")
+
+    class Stopped(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        if done == 4:
+            raise Stopped
+
+    def trained(on_progress=lambda done, total: None) -> ModuleTrainee:
+        trainee = module_trainee(network, cross_entropy, X, Y)
+        fit(run, plan, trainee, SGD(0.5), Ledger(path=run.ledger), checkpoint_every=2, on_progress=on_progress)
+        return trainee
+
+    with pytest.raises(Stopped):
+        trained(stop)
+    before = run.read_tensors(run.checkpoint)[0]
+    trainee = trained()
+    weights = run.read_tensors(run.model)[0]
+    assert "0.weight" not in trainee.parameters
+    assert torch.equal(weights["0.weight"], before["weight.0.weight"])
+    assert not torch.equal(weights["3.weight"], before["weight.3.weight"])
+    # The features that the last steps saw are those of the weights that are released.
+    model = network()
+    model.load_state_dict(weights)
+    np.testing.assert_allclose(trainee._x, model[:3](torch.from_numpy(X)).detach().numpy(), atol=1e-6)
+
+
+def test_a_run_is_bound_to_the_records_themselves() -> None:
+    assert np.array_equal(FrozenFirst(network, cross_entropy, X, Y).data()[0], X)
+
+
+def test_what_counts_as_frozen_first() -> None:
+    assert frozen_first(network()) == 3
+    trained = network()
+    trained[0].requires_grad_(True)
+    assert frozen_first(trained) == 0
+    # Dropout is drawn anew each step, so nothing from there on can be computed once.
+    assert frozen_first(nn.Sequential(nn.Dropout(0.1), nn.Linear(2, 2).requires_grad_(False))) == 0
+    assert frozen_first(nn.Linear(2, 2).requires_grad_(False)) == 0
+    assert isinstance(module_trainee(lambda: nn.Linear(64, 3), cross_entropy, X.reshape(60, -1), Y), ModuleTrainee)
