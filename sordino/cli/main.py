@@ -11,7 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 import sordino
-from sordino.cli import advise, audit, crossover, data, plan, reproduce, select, train
+from sordino.cli import advise, audit, crossover, data, plan, reproduce, search, select, train, tune
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 
@@ -32,6 +32,8 @@ app.command("audit")(audit.audit)
 app.command("advise")(advise.advise)
 app.command("crossover")(crossover.crossover)
 app.command("reproduce")(reproduce.reproduce)
+app.command("search")(search.search)
+app.command("tune")(tune.tune)
 
 
 def _print_version(wanted: bool) -> None:

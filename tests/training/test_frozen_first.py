@@ -46,19 +46,16 @@ def test_sums_are_those_of_the_whole_network() -> None:
 def test_a_run_keeps_frozen_weights_and_goes_on_with_them(tmp_path: Path) -> None:
     plan, run = Plan(PoissonSampler(60, 20), 1.0, 2.0, 8), Run.at(tmp_path / "run")
 
-    class Stopped(Exception):
-        pass
-
     def stop(done: int, total: int) -> None:
         if done == 4:
-            raise Stopped
+            raise KeyboardInterrupt
 
     def trained(on_progress=lambda done, total: None) -> ModuleTrainee:
         trainee = module_trainee(network, cross_entropy, X, Y)
         fit(run, plan, trainee, SGD(0.5), Ledger(path=run.ledger), checkpoint_every=2, on_progress=on_progress)
         return trainee
 
-    with pytest.raises(Stopped):
+    with pytest.raises(KeyboardInterrupt):
         trained(stop)
     before = run.read_tensors(run.checkpoint)[0]
     trainee = trained()

@@ -5,6 +5,7 @@ from sordino.selection.search.convolutional import Convolutional, ConvolutionalS
 from sordino.selection.search.dense import Activation, Dense, DenseLayer, DenseSpace
 from sordino.selection.search.executors import InProcess, OnRay, Processes
 from sordino.selection.search.genetic import GeneticSearch
+from sordino.selection.search.grid import Grid
 from sordino.selection.search.randomised import GenerationalSearch, RandomSearch
 from sordino.selection.search.searching import Question, search
 
@@ -18,6 +19,7 @@ __all__ = [
     "Finding",
     "GenerationalSearch",
     "GeneticSearch",
+    "Grid",
     "InProcess",
     "Material",
     "OnRay",

@@ -266,7 +266,7 @@ def _reserve(ledger: Ledger, question: Question[C], key: _Key, run: Run, trials:
         raise RunError(f"{run.folder} has trials that this ledger has not paid for: use the ledger that has")
     unannounced = [item.planned for item in missing if item.planned not in ledger.plan]
     try:
-        _check_budget(ledger, unannounced)
+        check_budget(ledger, unannounced)
     except BudgetExceeded:  # nothing was recorded: a cheaper search may have the folder
         _forget(run)
         raise
@@ -279,7 +279,7 @@ def _reserve(ledger: Ledger, question: Question[C], key: _Key, run: Run, trials:
         ledger.begin(item.event, item.most, item.what, item.part, seeded=seeded, run=item.entry)
 
 
-def _check_budget(ledger: Ledger, items: list[Planned]) -> None:
+def check_budget(ledger: Ledger, items: list[Planned]) -> None:
     """All parts before anything is announced: what is announced counts, drawn or not."""
     target = ledger.terms.target_epsilon
     if target is None:

@@ -1,0 +1,183 @@
+"""`sordino search`: an architecture chosen within a budget; and what `sordino tune` shares with it."""
+
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from sordino.selection.search.candidates import Finding
+    from sordino.selection.search.executors import Executor
+    from sordino.selection.search.searching import Method
+    from sordino.selection.search.workflow import Wish
+
+
+class MethodName(StrEnum):
+    paas = "paas"
+    rs = "rs"
+    mgrs = "mgrs"
+
+
+class SpaceName(StrEnum):
+    fcn = "fcn"
+    cnn = "cnn"
+
+
+Source = Annotated[
+    str, typer.Argument(metavar="FILE", help="A .csv or .parquet table, or the name of a dataset.", show_default=False)
+]
+Epsilon = Annotated[float, typer.Option(help="Target ε of the whole workflow: never exceeded.", show_default=False)]
+Delta = Annotated[float, typer.Option(help="Target δ, below 1/n.", show_default=False)]
+Target = Annotated[str | None, typer.Option(help="The column to predict; a check against the schema's.")]
+SchemaFile = Annotated[Path | None, typer.Option(help="JSON file with the public domain of each column.")]
+MeanTrials = Annotated[float, typer.Option(help="Mean of the random, secret number of trials (mgrs: of each).")]
+Epochs = Annotated[float, typer.Option(help="Epochs of each training.")]
+Batch = Annotated[int | None, typer.Option(help="Expected batch size; default: a twentieth of the records.")]
+Clip = Annotated[float, typer.Option(help="L2 clip of a record's gradient.")]
+Validation = Annotated[float, typer.Option(help="Share of the records that judge, and do not train.")]
+ScoreEpsilon = Annotated[
+    float | None, typer.Option(help="ε of each score's Laplace noise (the paper: 0.02); default: as the budget allows.")
+]
+Workers = Annotated[int, typer.Option(min=1, help="Processes that trials run in.")]
+RayAddress = Annotated[str | None, typer.Option("--ray", help="A Ray cluster for the trials, or local.")]
+Public = Annotated[str | None, typer.Option(help="Search on this public FILE instead, free; then train on FILE.")]
+LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="Go on with this ledger.")]
+Seed = Annotated[int | None, typer.Option(help="Fix all randomness: for experiments only, it voids the privacy.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the search; an unfinished one in it goes on.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, all else beside it.")]
+
+
+def search(
+    source: Source,
+    epsilon: Epsilon,
+    delta: Delta,
+    target: Target = None,
+    schema: SchemaFile = None,
+    method: Annotated[MethodName, typer.Option(help="PAAS, random search, or generations of it.")] = MethodName.rs,
+    space: Annotated[SpaceName, typer.Option(help="Fully connected or convolutional networks.")] = SpaceName.fcn,
+    mean_trials: MeanTrials = 10.0,
+    generations: Annotated[int, typer.Option(min=1, help="Of paas and mgrs.")] = 3,
+    population: Annotated[int, typer.Option(min=1, help="Of each generation of paas.")] = 10,
+    freeze: Annotated[bool, typer.Option(help="Let layers stay random and frozen.")] = True,
+    learning_rates: Annotated[str, typer.Option(help="To choose from, separated by commas.")] = "0.25,0.5,1,2",
+    epochs: Epochs = 20.0,
+    batch: Batch = None,
+    clip: Clip = 1.0,
+    validation: Validation = 0.1,
+    score_epsilon: ScoreEpsilon = None,
+    workers: Workers = 1,
+    ray: RayAddress = None,
+    public: Public = None,
+    ledger: LedgerFile = None,
+    seed: Seed = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Find a network for a table or dataset, and train it, within one budget."""
+    from sordino.selection.search import (
+        ConvolutionalSpace,
+        DenseSpace,
+        GenerationalSearch,
+        GeneticSearch,
+        RandomSearch,
+    )
+    from sordino.selection.search.workflow import Settings, Wish
+
+    methods: dict[MethodName, Callable[[], Method]] = {
+        MethodName.paas: lambda: GeneticSearch(generations, population),
+        MethodName.rs: lambda: RandomSearch(mean_trials),
+        MethodName.mgrs: lambda: GenerationalSearch((mean_trials,) * generations),
+    }
+    spaces: dict[SpaceName, Any] = {SpaceName.fcn: DenseSpace, SpaceName.cnn: ConvolutionalSpace}
+    settings = Settings(epochs, batch, clip, score_epsilon=score_epsilon)
+    rates = numbers(learning_rates, "--learning-rates")
+    wish = Wish(methods[method](), spaces[space](learning_rates=rates, freezing=freeze), settings)
+    names = (source, schema, target, public, validation)
+    run_wish(wish, names, epsilon, delta, ledger, out, executor_for(workers, ray), seed, as_json)
+
+
+def run_wish(
+    wish: "Wish[Any]",
+    names: tuple[str, Path | None, str | None, str | None, float],
+    epsilon: float,
+    delta: float,
+    ledger_file: Path | None,
+    out: Path | None,
+    executor: "Executor",
+    seed: int | None,
+    as_json: bool,
+) -> None:
+    from sordino.budget import Ledger
+    from sordino.selection.search.records import Records
+    from sordino.selection.search.workflow import search_within
+    from sordino.training.run import Run
+
+    source, schema, target, public, validation = names
+    console = Console(stderr=True)
+    records = Records.read(source, validation=validation, schema=schema, target=target)
+    others = None if public is None else Records.read(public, validation=validation, schema=schema, target=target)
+    run = Run.at(out) if out is not None else Run.create(None, "search")
+    if ledger_file is None:
+        ledger = Ledger(epsilon, delta, path=run.ledger)
+    else:
+        ledger = Ledger.open(ledger_file)
+        if (ledger.terms.target_epsilon, ledger.terms.target_delta) != (epsilon, delta):
+            terms = f"ε={ledger.terms.target_epsilon}, δ={ledger.terms.target_delta}"
+            raise ValueError(f"the ledger {ledger_file} was opened at {terms}: give the same --epsilon and --delta")
+    console.print(f"search folder: {run.folder}", highlight=False)
+
+    def show(finding: "Finding") -> None:
+        end = "diverged" if finding.diverged else f"{100 * finding.score:.1f} %"
+        console.print(f"{finding.candidate}: {end}", highlight=False)
+
+    with console.status("trials are under way; those that stay secret are not shown"):
+        result = search_within(
+            *(run, wish, records, ledger),
+            public=others,
+            executor=executor,
+            seed=seed,
+            on_finding=show,
+            say=lambda line: console.print(line, highlight=False),
+        )
+    typer.echo(json.dumps(result, ensure_ascii=False) if as_json else _in_words(result))
+
+
+def _in_words(result: dict[str, Any]) -> str:
+    from sordino.budget.statement import printed
+
+    sizes = f"{result['parameters']:,} parameters, {result['trained_parameters']:,} of them trained"
+    lines = [f"chosen: {result['in_words']} ({sizes})"]
+    if result["diverged"]:
+        lines.append("its training diverged, so there is no model: try smaller learning rates")
+    lines.append(f"accuracy on the validation records, noised: {100 * result['validation_accuracy']:.1f} %")
+    if result["test_accuracy"] is not None:
+        lines.append(f"accuracy on the benchmark's public test records: {100 * result['test_accuracy']:.2f} %")
+    lines.append(f"one training alone: ε={printed(result['epsilon_of_one_training'])}")
+    if result["claimed_epsilon"] is not None:
+        lines.append(f"the paper would claim ε={printed(result['claimed_epsilon'])} for such a search, without a proof")
+    lines.append(
+        f"ε of the whole workflow: {printed(result['epsilon'])} at δ={result['delta']:g} ({result['accountant']})"
+    )
+    return "\n".join([*lines, f"model and statement: {result['run']}"])
+
+
+def executor_for(workers: int, ray: str | None) -> "Executor":
+    from sordino.selection.search import InProcess, OnRay, Processes
+
+    if ray is not None:
+        return OnRay(ray)
+    return Processes(workers) if workers > 1 else InProcess()
+
+
+def numbers(words: str, option: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(word) for word in words.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0 < number < 1e9 for number in found):
+        raise typer.BadParameter(f"give positive numbers separated by commas, not {words!r}", param_hint=option)
+    return found

@@ -1,0 +1,68 @@
+"""`sordino tune`: learning rate and clip of one network, chosen within a budget."""
+
+from typing import Annotated
+
+import typer
+
+from sordino.cli.search import (
+    Batch,
+    Delta,
+    Epochs,
+    Epsilon,
+    Json,
+    LedgerFile,
+    MeanTrials,
+    Out,
+    Public,
+    RayAddress,
+    SchemaFile,
+    ScoreEpsilon,
+    Seed,
+    Source,
+    Target,
+    Validation,
+    Workers,
+    executor_for,
+    numbers,
+    run_wish,
+)
+
+
+def tune(
+    source: Source,
+    epsilon: Epsilon,
+    delta: Delta,
+    target: Target = None,
+    schema: SchemaFile = None,
+    hidden: Annotated[str, typer.Option(help="Widths of the hidden layers; empty: a linear model.")] = "",
+    learning_rates: Annotated[str, typer.Option(help="To choose from.")] = "0.25,0.5,1,2,4",
+    clips: Annotated[str, typer.Option(help="L2 clips to choose from.")] = "0.1,1",
+    mean_trials: MeanTrials = 5.0,
+    epochs: Epochs = 20.0,
+    batch: Batch = None,
+    validation: Validation = 0.1,
+    score_epsilon: ScoreEpsilon = None,
+    workers: Workers = 1,
+    ray: RayAddress = None,
+    public: Public = None,
+    ledger: LedgerFile = None,
+    seed: Seed = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Choose learning rate and clip of one network privately, and train it, within one budget."""
+    from sordino.selection.search import Dense, DenseLayer, Grid, RandomSearch
+    from sordino.selection.search.workflow import Settings, Wish
+
+    widths = numbers(hidden, "--hidden") if hidden.strip() else ()
+    if any(width != int(width) for width in widths):
+        raise typer.BadParameter(f"widths are whole numbers, not {hidden!r}", param_hint="--hidden")
+    layers = tuple(DenseLayer(int(width)) for width in widths)
+    grid = tuple(
+        Dense(layers, rate / clip, 0.0, clip)
+        for clip in numbers(clips, "--clips")
+        for rate in numbers(learning_rates, "--learning-rates")
+    )
+    wish = Wish(RandomSearch(mean_trials), Grid(grid), Settings(epochs, batch, score_epsilon=score_epsilon))
+    names = (source, schema, target, public, validation)
+    run_wish(wish, names, epsilon, delta, ledger, out, executor_for(workers, ray), seed, as_json)

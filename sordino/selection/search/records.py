@@ -1,0 +1,79 @@
+"""The records of a search from a named dataset or a user's table: encoded on a public scale, split record by record."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sordino.data import DataError, Dataset, load
+from sordino.data.catalogue import names
+from sordino.data.schema import Schema, read_table
+from sordino.features.encoding import OneHot, Scaled
+from sordino.features.feature import Feature, as_array
+from sordino.features.pixels import Pixels
+from sordino.selection.search.candidates import Material
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Two disjoint parts to search on, and test records where a benchmark has published some."""
+
+    name: str
+    unit: str
+    """What one record is."""
+    material: Material
+    test: Material | None
+    """A benchmark's public test records, as validation records to be scored exactly; its training part is unused."""
+
+    @classmethod
+    def read(
+        cls, source: str, *, validation: float, schema: Path | None = None, target: str | None = None
+    ) -> "Records":
+        """Of the dataset of this name, or of the .csv or .parquet file under its schema.
+
+        Guarantee: encoding takes public bounds and categories, and the parts come from a record's place in the file
+        alone; nothing is read off the records, so it costs nothing.
+        """
+        if not 0 < validation < 1:
+            raise ValueError(f"the share of validation records lies strictly between 0 and 1, not {validation!r}")
+        dataset = _dataset(source, schema, target)
+        if dataset.facts.task != "classification" or dataset.facts.classes is None:
+            raise DataError(f"{source} is a {dataset.facts.task} task: searches are for classification")
+        held = round(validation * len(dataset.train))
+        if not 0 < held < len(dataset.train):
+            raise DataError(f"{source} has too few records ({len(dataset.train)}) to hold some of them back")
+        parts, feature = dataset.split(held), _feature(dataset)
+        train, judged = (as_array(feature(part.x)) for part in (parts.train, parts.validation))
+        classes = len(dataset.facts.classes)
+        material = Material(train, parts.train.y, judged, parts.validation.y, classes)
+        test = None
+        if len(parts.test):
+            test = Material(train[:1], parts.train.y[:1], as_array(feature(parts.test.x)), parts.test.y, classes)
+        return cls(dataset.name, dataset.facts.protected, material, test)
+
+
+def _dataset(source: str, schema: Path | None, target: str | None) -> Dataset:
+    if source in names():
+        if schema is not None:
+            raise DataError(f"{source} is a named dataset, whose schema is known: leave out --schema")
+        return load(source)
+    if not Path(source).exists():
+        raise DataError(f"{source} is neither a file nor a named dataset; `sordino data list` names those")
+    if schema is None:
+        raise DataError("a table of your own needs --schema: the public domains of its columns, as a JSON file")
+    known = Schema.read(schema)
+    if target is not None and target != known.target.name:
+        raise DataError(f"the schema's target is {known.target.name!r}, not {target!r}; correct --target or the schema")
+    rows = read_table(source, known)
+    return Dataset(Path(source).name, known.facts(len(rows), source), rows, rows.take(np.arange(0)))
+
+
+def _feature(dataset: Dataset) -> Feature:
+    facts = dataset.facts
+    if facts.kind == "image" and facts.value_range is not None:
+        return Pixels(white=facts.value_range[1])
+    if facts.kind == "vector" and facts.value_range is not None:
+        return Scaled(*facts.value_range)
+    if facts.kind == "table" and facts.columns is not None:
+        return OneHot(facts.columns)
+    raise DataError(f"{dataset.name} has examples of kind {facts.kind}: searches are for images, vectors and tables")

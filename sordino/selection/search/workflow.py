@@ -1,0 +1,218 @@
+"""A whole search within a budget, as `sordino search` and `sordino tune` do it: calibrated, run, charged, stated."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from sordino.budget import Event, Gaussian, Laplace, Ledger, Repeated, calibration
+from sordino.budget.events import composed, from_json, to_json
+from sordino.budget.selection import claimed_random_search
+from sordino.budget.statement import as_text
+from sordino.budget.steps import check_delta_against_n, steps_for
+from sordino.data.samplers import PoissonSampler
+from sordino.mechanisms.score import ScoreNoise
+from sordino.selection.search.candidates import Finding, TrialTraining, right
+from sordino.selection.search.executors import Executor
+from sordino.selection.search.genetic import GeneticSearch
+from sordino.selection.search.grid import Grid
+from sordino.selection.search.randomised import GenerationalSearch, RandomSearch
+from sordino.selection.search.records import Records
+from sordino.selection.search.searching import Method, OnFinding, Question, Stage, search
+from sordino.selection.search.space import C, Space
+from sordino.training.plan import Plan
+from sordino.training.run import Run, RunError
+
+_FILE = "workflow.json"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How every candidate is trained and judged, besides what is searched for."""
+
+    epochs: float = 20.0
+    expected_batch_size: int | None = None
+    """By default a twentieth of the training records."""
+    l2_clip: float = 1.0
+    momentum: float = 0.0
+    score_epsilon: float | None = None
+    """ε₀ of each score's Laplace noise (PAW has .02); by default the scores may spend the whole ε on their own part."""
+
+    def batch(self, n: int) -> int:
+        return max(1, round(n / 20)) if self.expected_batch_size is None else self.expected_batch_size
+
+
+@dataclass(frozen=True)
+class Wish(Generic[C]):
+    """What is searched for, and how."""
+
+    method: Method
+    space: Space[C]
+    settings: Settings
+
+    def to_json(self) -> dict[str, Any]:
+        parts = {"method": self.method.to_json(), "space": self.space.to_json(), "settings": vars(self.settings)}
+        return dict(json.loads(json.dumps(parts)))  # as it reads when it comes back from a file
+
+
+def search_within(
+    run: Run,
+    wish: Wish[C],
+    records: Records,
+    ledger: Ledger,
+    *,
+    public: Records | None = None,
+    executor: Executor | None = None,
+    seed: int | None = None,
+    on_finding: OnFinding = lambda finding: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Search with the least noise that keeps the whole within the ledger's target; what was found, as JSON values.
+
+    With `public` records the search is done on those, free, and only the winner is trained on the private ones, with
+    the whole budget. The same call on the same folder goes on where it was, or gives the result again.
+
+    Guarantee: `search`'s, charged to the ledger.
+    """
+    material = records.material
+    begun = _read(run)
+    asked = {"records": records.name, "public": public.name if public else None, "seed": seed, **wish.to_json()}
+    if begun is None:
+        paid_for: Method = wish.method if public is None else GeneticSearch(1, 1)
+        plan, noise = calibrated(ledger, paid_for, len(material.train_y), wish.settings)
+        run.write_json(_FILE, {"asked": asked, "plan": plan.to_json(), "noise": to_json(noise)})
+    elif begun["asked"] != asked:
+        raise RunError(f"{run.folder} holds a search with other settings: choose another folder with --out")
+    else:
+        plan, noise = Plan.from_json(begun["plan"]), _score_noise(from_json(begun["noise"]))
+    training = TrialTraining(plan, wish.settings.momentum)
+    say(f"every training: {plan.steps:,} steps, noise multiplier {plan.noise_multiplier:.3g}; scores: {noise}")
+    if public is None:
+        found = search(
+            *(run, Question(wish.method, wish.space, training, noise), material, ledger),
+            executor=executor,
+            seed=seed,
+            on_finding=on_finding,
+        )
+    else:
+        best = _on_public(run, wish, public, plan, executor, seed, on_finding)
+        say(f"best on {public.name}: {best}")
+        only = Question(GeneticSearch(1, 1), Grid((best,)), training, noise)
+        found = search(run, only, material, ledger, seed=seed)
+    return _stated(run, wish, records, ledger, plan, found, public)
+
+
+def calibrated(ledger: Ledger, method: Method, n: int, settings: Settings) -> tuple[Plan, ScoreNoise]:
+    """The plan and the scores' noise with which the method just meets the ledger's target on either part.
+
+    The ledger's ε is the largest over its parts, so neither part takes anything from the other.
+    """
+    epsilon, delta, adjacency = ledger.terms.target_epsilon, ledger.terms.target_delta, ledger.terms.adjacency
+    if epsilon is None or delta is None:
+        raise ValueError("a search within a budget needs a ledger with a target ε and δ")
+    check_delta_against_n(delta, n)
+    sampler = PoissonSampler(n, settings.batch(n))
+    steps = steps_for(settings.epochs, n, sampler.expected_batch_size)
+
+    def least_noise(part: str, stages: Callable[[float], tuple[Stage, ...]]) -> float:
+        def event(multiplier: float) -> Event:
+            events = [(s.training if part == "train" else s.score, s.most) for s in stages(multiplier)]
+            return composed([Repeated(event, most) for event, most in events])
+
+        return calibration.noise_multiplier(
+            event, epsilon, delta, adjacency, price_of=lambda event: ledger.epsilon_if(event, part)
+        )
+
+    sigma = least_noise("train", lambda sigma: method.stages(Repeated(sampler.event(sigma), steps), Gaussian(1.0)))
+    plan = Plan(sampler, settings.l2_clip, sigma, steps)
+    if settings.score_epsilon is not None:
+        return plan, Laplace(1 / settings.score_epsilon)
+    return plan, Gaussian(least_noise("validation", lambda sigma: method.stages(Gaussian(1.0), Gaussian(sigma))))
+
+
+def _on_public(
+    run: Run,
+    wish: Wish[C],
+    public: Records,
+    plan: Plan,
+    executor: Executor | None,
+    seed: int | None,
+    on_finding: OnFinding,
+) -> C:
+    """The winner on public records, trained as the private ones will be: with that noise, batch and number of steps."""
+    n = len(public.material.train_y)
+    alike = Plan(
+        PoissonSampler(n, min(n, plan.sampler.expected_batch_size)), plan.l2_clip, plan.noise_multiplier, plan.steps
+    )
+    question = Question(wish.method, wish.space, TrialTraining(alike, wish.settings.momentum), None)
+    found = search(
+        *(Run.at(run.folder / "public"), question, public.material, None),
+        executor=executor,
+        seed=seed,
+        on_finding=on_finding,
+    )
+    return wish.space.read(found.candidate.to_json())
+
+
+def _stated(
+    run: Run, wish: Wish[C], records: Records, ledger: Ledger, plan: Plan, found: Finding, public: Records | None
+) -> dict[str, Any]:
+    where = f"on {public.name}, taken to be public: free" if public else "on the private records: counted above"
+    statement = ledger.statement(unit=records.unit, tuning=f"the search was done {where}")
+    run.write_json("statement.json", statement)
+    run.write_text("statement.txt", as_text(statement))
+    accuracy = None
+    if records.test is not None and not found.diverged:
+        accuracy = float(right(found.candidate, run, records.test).mean())
+    delta = ledger.terms.target_delta or 0.0
+    alone = plan.epsilon(delta, ledger.terms.adjacency)
+    return {
+        "candidate": found.candidate.to_json(),
+        "in_words": str(found.candidate),
+        "validation_accuracy": min(1.0, max(0.0, found.score)),
+        "test_accuracy": accuracy,
+        "diverged": found.diverged,
+        "parameters": found.parameters,
+        "trained_parameters": found.trained,
+        "epsilon": statement["epsilon"],
+        "delta": ledger.terms.target_delta,
+        "accountant": statement["accountant"],
+        "epsilon_of_one_training": alone,
+        "claimed_epsilon": None if public else _claimed(wish.method, alone, len(records.material.validation_y)),
+        "noise_multiplier": plan.noise_multiplier,
+        "steps": plan.steps,
+        "n": plan.sampler.n,
+        "run": str(run.folder),
+    }
+
+
+def _claimed(method: Method, training_epsilon: float, validation_size: int) -> float | None:
+    """What PAW would say such a search costs (Eq. 9); None where it says nothing."""
+    match method:
+        case RandomSearch(mean):
+            counts = [round(mean)]
+        case GenerationalSearch(means):
+            counts = [round(mean) for mean in means]
+        case _:
+            return None
+    try:
+        return claimed_random_search(training_epsilon, counts, validation_size)
+    except ValueError:
+        return None
+
+
+def _read(run: Run) -> dict[str, Any] | None:
+    path = run.folder / _FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {name: content[name] for name in ("asked", "plan", "noise")}
+    except (OSError, ValueError, TypeError, KeyError):
+        raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
+
+
+def _score_noise(event: Event) -> ScoreNoise:
+    if isinstance(event, Laplace | Gaussian):
+        return event
+    raise RunError("the search's folder names noise for scores that is none")

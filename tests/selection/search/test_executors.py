@@ -1,0 +1,77 @@
+"""Wherever trials run, a seeded search finds the same, and the ledger is charged here."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sordino.budget import Ledger
+from sordino.selection.search import GeneticSearch, OnRay, Processes, RandomSearch, search
+from sordino.selection.search.executors import Executor
+from sordino.training import Run, RunError
+
+
+def found_by(executor: Executor | None, folder: Path, asked, material) -> tuple[bytes, bytes, list]:
+    run = Run.at(folder)
+    ledger = Ledger(50.0, 1e-4, path=run.ledger)
+    search(run, asked, material, ledger, executor=executor, seed=4)
+    entries = [replace(entry, when="now") for entry in ledger.entries]
+    return run.model.read_bytes(), (run.folder / "search.json").read_bytes(), entries
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that all round alike; `Processes` gives each worker its share."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_processes_find_what_one_process_finds(tmp_path, material, question) -> None:
+    asked = question(GeneticSearch(2, 3))
+    here = found_by(None, tmp_path / "here", asked, material)
+    assert found_by(Processes(2), tmp_path / "there", asked, material) == here
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_ray_finds_what_one_process_finds(tmp_path, material, question, monkeypatch) -> None:
+    ray = pytest.importorskip("ray")
+    asked = question(GeneticSearch(1, 2))
+    here = found_by(None, tmp_path / "here", asked, material)
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
+    )
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        assert found_by(OnRay("local"), tmp_path / "there", asked, material) == here
+        assert ray.is_initialized(), "a Ray that was there before is left as it was"
+    finally:
+        ray.shutdown()
+
+
+def test_a_worker_that_dies_is_told_of_and_its_trial_goes_on(tmp_path, material, question, monkeypatch) -> None:
+    from sordino.selection.search import executors
+
+    asked, run = question(RandomSearch(2.0)), Run.at(tmp_path)
+    ledger = Ledger(50.0, 1e-4, path=run.ledger)
+    with monkeypatch.context() as patched:
+        patched.setattr(executors, "_train", os._exit)  # found by its name in the worker: it leaves at once
+        with pytest.raises(RunError, match="a worker died"):
+            search(run, asked, material, ledger, executor=Processes(1))
+    paid = ledger.entries
+    search(run, asked, material, ledger)
+    assert ledger.entries == paid
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5])
+def test_a_number_of_workers_that_is_none_is_refused(workers) -> None:
+    with pytest.raises(ValueError, match="workers"):
+        Processes(workers)

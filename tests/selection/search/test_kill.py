@@ -1,0 +1,87 @@
+"""kill -9 around every few writes to the disk, and resume: the outcome and ledger of a search that was not killed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = """
+import itertools, os, signal, sys
+import torch._dynamo  # what a child would import by itself, each anew
+from pathlib import Path
+import numpy as np
+from sordino.budget import Laplace, Ledger
+from sordino.data.samplers import PoissonSampler
+from sordino.selection.search import *
+from sordino.training import Plan, Run
+
+METHOD, FOLDER = eval(sys.argv[1]), Path(sys.argv[2])
+x = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
+y = (x[:, 0] > 0).astype(np.int64)
+space = DenseSpace(widths=((4, 6), (3,)), freezing=True, learning_rates=(0.5,))
+plan = Plan(PoissonSampler(40, 10), 1.0, 4.0, 4)
+question = Question(METHOD, space, TrialTraining(plan), Laplace(2.0))
+
+
+def killed_at(write, folder):
+    "Search in a child that kills itself before or after its so-many-th write; whether it was."
+    child = os.fork()
+    if child == 0:
+        replace, writes = os.replace, itertools.count(1)
+        def counted(source, target):
+            number = next(writes)
+            if number == write and write % 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            replace(source, target)
+            if number == write:
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.replace = counted
+        run = Run.at(folder)
+        ledger = Ledger(50.0, 1e-4, path=run.ledger)
+        search(run, question, Material(x[:40], y[:40], x[40:], y[40:], 2), ledger, seed=5)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status in (0, signal.SIGKILL), status
+    return status == signal.SIGKILL
+
+
+assert not killed_at(0, FOLDER / "whole")
+kills = 0
+for write in itertools.cycle((1, 2, 5, 4, 7, 6, 9, 8)):
+    if not killed_at(write, FOLDER / "broken"):
+        break
+    kills += 1
+print(kills)
+"""
+METHODS = ("GeneticSearch(2, 2)", "RandomSearch(3.0)", "GenerationalSearch((2.0, 2.0))")
+
+
+def without_times(path: Path) -> dict[str, Any]:
+    document = json.loads(path.read_text())
+    for entry in document["entries"]:
+        del entry["when"]
+    del document["chain"]
+    return document
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_search_killed_again_and_again_ends_like_one_that_was_not(tmp_path: Path, method: str) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, method, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert int(done.stdout) >= 6
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for name in ("model.safetensors", "search.json"):
+        assert (broken / name).read_bytes() == (whole / name).read_bytes()
+    assert without_times(broken / "ledger.json") == without_times(whole / "ledger.json")
+    assert [path.name for path in (broken / "private").iterdir()] == ["lock"]

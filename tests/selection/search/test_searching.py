@@ -1,0 +1,275 @@
+"""What searches charge, what they hide, and what they refuse."""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sordino.budget import (
+    BudgetExceeded,
+    Composed,
+    Gaussian,
+    Laplace,
+    Ledger,
+    PoissonGaussian,
+    RepeatAndSelect,
+    Repeated,
+    cost,
+)
+from sordino.data.samplers import PoissonSampler
+from sordino.selection.search import (
+    Dense,
+    DenseLayer,
+    DenseSpace,
+    GenerationalSearch,
+    GeneticSearch,
+    Material,
+    RandomSearch,
+    TrialTraining,
+    search,
+    searching,
+    train_candidate,
+)
+from sordino.selection.search.candidates import Task, Trial
+from sordino.selection.search.executors import Work
+from sordino.training import Plan, Run, RunError
+
+TRAINING = Repeated(PoissonGaussian(1 / 3, 4.0), 4)
+METHODS = [GeneticSearch(2, 3), RandomSearch(3.0), GenerationalSearch((2.0, 2.0))]
+
+
+def run_at(path: Path) -> tuple[Run, Ledger]:
+    run = Run.at(path)
+    return run, Ledger(50.0, 1e-4, path=run.ledger)
+
+
+@dataclass
+class Watched:
+    """Runs tasks here, keeps the first layer's weights of every trial, and may be cut off before a trial."""
+
+    most: int = 1000
+    folders: list[Path] = field(default_factory=list)
+    weights: list[torch.Tensor] = field(default_factory=list)
+
+    @contextmanager
+    def at_work(self, material: Material) -> Iterator[Work]:
+        def watched(tasks: Iterable[Task]) -> Iterator[Trial]:
+            for task in tasks:
+                if len(self.folders) == self.most:
+                    raise KeyboardInterrupt
+                self.folders.append(task.folder)
+                trial = train_candidate(task, material)
+                self.weights.append(Run(trial.folder).read_tensors(Run(trial.folder).model)[0]["1.weight"])
+                yield trial
+
+        yield watched
+
+
+def test_a_genetic_search_composes_every_trial(tmp_path, material, question) -> None:
+    run, ledger = run_at(tmp_path)
+    shown, executor = [], Watched()
+    found = search(
+        run, question(GeneticSearch(2, 3)), material, ledger, executor=executor, seed=1, on_finding=shown.append
+    )
+    trials = len(executor.folders)
+    assert 3 <= trials <= 6
+    assert len(shown) == trials
+    assert found in shown
+    by_part = {entry.part: entry for entry in ledger.entries}
+    assert (by_part["train"].event, by_part["validation"].event) == (TRAINING, Laplace(2.0))
+    assert {(entry.count, entry.committed) for entry in ledger.entries} == {(trials, 6)}
+    assert ledger.cost(reserved=True).epsilon == max(
+        cost(Repeated(TRAINING, 6), 1e-4).epsilon, cost(Repeated(Laplace(2.0), 6), 1e-4).epsilon
+    )
+    assert not ledger.adaptive
+    assert ledger.cost(reserved=True).accountant == "pld"
+
+
+def test_candidates_that_come_again_are_neither_trained_nor_charged_again(tmp_path, material, question) -> None:
+    run, ledger = run_at(tmp_path)
+    executor = Watched()
+    two = DenseSpace(widths=((4, 6),), learning_rates=(0.5,), activations=(DenseLayer(1).activation,))
+    search(run, question(GeneticSearch(4, 5), space=two), material, ledger, executor=executor)
+    assert len(executor.folders) == 2
+    assert {entry.count for entry in ledger.entries} == {2}
+    assert {entry.committed for entry in ledger.entries} == {20}
+
+
+def test_a_random_search_pays_for_the_best_of_a_random_number(tmp_path, material, question) -> None:
+    run, ledger = run_at(tmp_path)
+    shown = []
+    search(run, question(RandomSearch(3.0)), material, ledger, on_finding=shown.append)
+    assert shown == []
+    by_part = {entry.part: entry.spent for entry in ledger.entries}
+    assert by_part == {
+        "train": Repeated(RepeatAndSelect(TRAINING, 3.0), 1),
+        "validation": Repeated(RepeatAndSelect(Laplace(2.0), 3.0), 1),
+    }
+    assert ledger.epsilon() == max(cost(event, 1e-4).epsilon for event in by_part.values())
+
+
+def test_generations_of_random_search_compose(tmp_path, material, question) -> None:
+    run, ledger = run_at(tmp_path)
+    shown = []
+    found = search(run, question(GenerationalSearch((3.0, 2.0))), material, ledger, on_finding=shown.append)
+    assert len(shown) == 2
+    assert found == max(shown, key=lambda finding: finding.score)
+    train = [entry for entry in ledger.entries if entry.part == "train"]
+    assert [entry.event.mean for entry in train] == [3.0, 2.0]
+    assert not ledger.adaptive
+    both = Composed((RepeatAndSelect(TRAINING, 3.0), RepeatAndSelect(TRAINING, 2.0)))
+    assert searching_cost(ledger, "train") == pytest.approx(cost(both, 1e-4).epsilon)
+
+
+def searching_cost(ledger: Ledger, part: str) -> float:
+    return cost(Composed(tuple(entry.spent for entry in ledger.entries if entry.part == part)), 1e-4).epsilon
+
+
+def test_trials_not_chosen_and_their_number_leave_no_trace(tmp_path, material, question) -> None:
+    run, ledger = run_at(tmp_path)
+    executor = Watched()
+    found = search(run, question(RandomSearch(6.0)), material, ledger, executor=executor, seed=2)
+    assert all(folder.is_relative_to(run.private) for folder in executor.folders)
+    assert len(executor.folders) > 1
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left <= {"search.json", "model.safetensors", "ledger.json", "ledger.json.lock", "private/lock"}
+    outcome = json.loads((tmp_path / "search.json").read_text())
+    assert set(outcome["chosen"]) == {"candidate", "score", "diverged", "parameters", "trained"}
+    # Nor does the ledger tell: whatever the number was, it holds one event for all of them.
+    assert {(entry.count, entry.committed) for entry in ledger.entries} == {(1, 1)}
+    model = found.candidate.build(material.shape, 2)
+    model.load_state_dict(run.read_tensors(run.model)[0])
+
+
+def test_the_number_of_trials_is_drawn_under_the_key(tmp_path, material, question) -> None:
+    counts = []
+    for seed in range(3):
+        executor = Watched()
+        search(
+            *(Run.at(tmp_path / str(seed)), question(RandomSearch(3.0)), material, Ledger()),
+            executor=executor,
+            seed=seed,
+        )
+        counts.append(len(executor.folders))
+    assert len(set(counts)) > 1
+
+
+def test_public_records_cost_nothing_and_are_scored_exactly(tmp_path, material, question) -> None:
+    found = search(Run.at(tmp_path), question(RandomSearch(2.0), noise=None), material, None)
+    assert found.score * len(material.validation_y) == pytest.approx(round(found.score * len(material.validation_y)))
+
+
+def test_without_noise_private_records_cost_everything(tmp_path, material, question) -> None:
+    plan = Plan.without_noise(PoissonSampler(60, 20), 1.0, 1)
+    asked = question(GeneticSearch(1, 2), training=TrialTraining(plan), noise=None)
+    refusing = Run.at(tmp_path / "refused")
+    with pytest.raises(BudgetExceeded):
+        search(refusing, asked, material, Ledger(1.0, 1e-4))
+    ledger = Ledger(target_delta=1e-4)
+    search(Run.at(tmp_path / "stw"), asked, material, ledger)
+    assert {entry.part for entry in ledger.entries} == {"train", "validation"}
+    assert ledger.epsilon() == float("inf")
+
+
+def test_exact_scores_of_private_records_are_refused(tmp_path, material, question) -> None:
+    with pytest.raises(ValueError, match="need noise"):
+        search(Run.at(tmp_path), question(RandomSearch(2.0), noise=None), material, Ledger())
+    with pytest.raises(ValueError, match="add-remove"):
+        search(Run.at(tmp_path), question(RandomSearch(2.0)), material, Ledger(adjacency="add-remove"))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+def test_a_search_that_does_not_fit_records_nothing_and_frees_its_folder(tmp_path, material, question, method) -> None:
+    run = Run.at(tmp_path)
+    ledger = Ledger(1.0, 1e-4, path=run.ledger)
+    quiet = TrialTraining(Plan(PoissonSampler(60, 20), 1.0, 200.0, 4))
+    with pytest.raises(BudgetExceeded, match="Nothing was recorded"):  # the training fits, the scores do not
+        search(run, question(method, training=quiet, noise=Laplace(0.1)), material, ledger)
+    assert (ledger.plan, ledger.entries) == ((), ())
+    search(run, question(method, training=quiet, noise=Laplace(100.0)), material, ledger)
+
+
+def test_after_other_events_a_search_goes_through_the_filter(tmp_path, material, question) -> None:
+    run, ledger = run_at(tmp_path)
+    ledger.spend(Gaussian(5.0), "a statistic")
+    search(run, question(GenerationalSearch((2.0, 2.0))), material, ledger)
+    assert ledger.adaptive
+    assert all(entry.planned for entry in ledger.entries if entry.part == "validation")
+
+
+def test_a_finished_search_is_read_and_charges_nothing(tmp_path, material, question) -> None:
+    run, ledger = run_at(tmp_path)
+    asked = question(RandomSearch(2.0))
+    found, before = search(run, asked, material, ledger), ledger.entries
+    executor = Watched()
+    assert search(run, asked, material, ledger, executor=executor) == found
+    assert ledger.entries == before
+    assert executor.folders == []
+    with pytest.raises(RunError, match="other settings"):
+        search(run, replace(asked, method=RandomSearch(5.0)), material, ledger)
+
+
+def test_an_unfinished_search_goes_on_for_the_same_question_data_and_ledger_only(tmp_path, material, question) -> None:
+    run, ledger = run_at(tmp_path)
+    asked = question(GeneticSearch(2, 3))
+    with pytest.raises(KeyboardInterrupt):
+        search(run, asked, material, ledger, executor=Watched(most=1))
+    other = replace(material, train_y=1 - material.train_y)
+    with pytest.raises(RunError, match="other data"):
+        search(run, asked, other, ledger)
+    with pytest.raises(RunError, match="other settings"):
+        search(run, replace(asked, noise=Gaussian(2.0)), material, ledger)
+    with pytest.raises(RunError, match="not paid for"):
+        search(run, asked, material, Ledger(50.0, 1e-4))
+    assert {entry.count for entry in ledger.entries} == {2}, "the second was charged before it was to begin"
+    search(run, asked, material, ledger)
+    assert len(ledger.entries) == 2
+
+
+def test_a_training_that_diverges_is_always_wrong_and_ends_no_search(tmp_path, material, question) -> None:
+    space, run = DenseSpace(widths=((4,),), learning_rates=(1e38,)), Run.at(tmp_path)
+    loud = TrialTraining(Plan(PoissonSampler(60, 20), 1.0, 1e6, 4))
+    asked = question(RandomSearch(2.0), space=space, noise=Laplace(1e-3), training=loud)
+    found = search(run, asked, material, Ledger())
+    assert found.diverged
+    assert abs(found.score) < 0.01
+    assert not run.model.exists()
+
+
+def test_trials_differ_though_candidates_are_equal(tmp_path, material, question) -> None:
+    """In a random search a candidate that comes twice is trained twice: the theorem wants independent trials."""
+    space = DenseSpace(widths=((4,),), learning_rates=(0.5,), activations=(DenseLayer(1).activation,))
+    executor = Watched()
+    search(*(Run.at(tmp_path), question(RandomSearch(6.0), space=space), material, Ledger()), executor=executor, seed=2)
+    assert len(executor.weights) > 1
+    assert not torch.equal(executor.weights[0], executor.weights[1])
+
+
+def test_a_linear_model_and_clips_of_their_own(tmp_path, material) -> None:
+    linear = Dense((), 0.5, l2_clip=0.2)
+    training = TrialTraining(Plan(PoissonSampler(60, 20), 1.0, 4.0, 4))
+    assert training.plan_of(linear).l2_clip == 0.2
+    assert training.plan_of(linear).event == training.plan.event
+    assert str(linear) == "linear, learning rate 0.5"
+    assert sum(p.numel() for p in linear.build((5,), 2).parameters()) == 12
+
+
+def test_material_is_checked() -> None:
+    x, y = np.zeros((4, 3), dtype="float32"), np.zeros(4, dtype=np.int64)
+    with pytest.raises(ValueError, match="as many labels"):
+        Material(x, y[:2], x, y, 2)
+    with pytest.raises(ValueError, match="one shape"):
+        Material(x, y, x[:, :2], y, 2)
+
+
+def test_a_private_part_is_named_for_every_stage(question) -> None:
+    for method in METHODS:
+        assert [part for stage in question(method).stages() for part, _ in searching._parts(stage)] == [
+            "train",
+            "validation",
+        ] * len(question(method).stages())
