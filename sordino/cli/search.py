@@ -36,7 +36,7 @@ Target = Annotated[str | None, typer.Option(help="The column to predict; a check
 SchemaFile = Annotated[Path | None, typer.Option(help="JSON file with the public domain of each column.")]
 MeanTrials = Annotated[float, typer.Option(help="Mean of the random, secret number of trials (mgrs: of each).")]
 Epochs = Annotated[float, typer.Option(help="Epochs of each training.")]
-Batch = Annotated[int | None, typer.Option(help="Expected batch size; default: a twentieth of the records.")]
+Batch = Annotated[int | None, typer.Option(help="Expected batch size; default: a twentieth of the records, or 256.")]
 Clip = Annotated[float, typer.Option(help="L2 clip of a record's gradient.")]
 Validation = Annotated[float, typer.Option(help="Share of the records that judge, and do not train.")]
 ScoreEpsilon = Annotated[

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from sordino.budget import Event, Gaussian, Laplace, Ledger, Repeated, calibration
-from sordino.budget.events import composed, from_json, to_json
+from sordino.budget.events import composed, describe, from_json, to_json
 from sordino.budget.selection import claimed_random_search
 from sordino.budget.statement import as_text
 from sordino.budget.steps import check_delta_against_n, steps_for
@@ -32,14 +32,15 @@ class Settings:
 
     epochs: float = 20.0
     expected_batch_size: int | None = None
-    """By default a twentieth of the training records."""
+    """By default a twentieth of the training records, or 256 where that is more and there are so many."""
     l2_clip: float = 1.0
     momentum: float = 0.0
     score_epsilon: float | None = None
     """ε₀ of each score's Laplace noise (PAW has .02); by default the scores may spend the whole ε on their own part."""
 
     def batch(self, n: int) -> int:
-        return max(1, round(n / 20)) if self.expected_batch_size is None else self.expected_batch_size
+        usual = max(round(n / 20), min(n, 256))
+        return usual if self.expected_batch_size is None else self.expected_batch_size
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,9 @@ def search_within(
     else:
         plan, noise = Plan.from_json(begun["plan"]), _score_noise(from_json(begun["noise"]))
     training = TrialTraining(plan, wish.settings.momentum)
-    say(f"every training: {plan.steps:,} steps, noise multiplier {plan.noise_multiplier:.3g}; scores: {noise}")
+    say(
+        f"every training: {plan.steps:,} steps, noise multiplier {plan.noise_multiplier:.3g}; scores: {describe(noise)}"
+    )
     if public is None:
         found = search(
             *(run, Question(wish.method, wish.space, training, noise), material, ledger),

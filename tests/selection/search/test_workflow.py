@@ -1,0 +1,108 @@
+"""Searches within a budget: calibrated to it on either part, on public records free, and resumable as they were."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sordino.budget import Composed, Gaussian, Laplace, Ledger, Repeated, cost
+from sordino.data import DataError
+from sordino.selection.search import Dense, DenseLayer, GenerationalSearch, GeneticSearch, Grid, Material, RandomSearch
+from sordino.selection.search.records import Records
+from sordino.selection.search.workflow import Settings, Wish, calibrated, search_within
+from sordino.training import Run, RunError
+
+SETTINGS = Settings(epochs=2, expected_batch_size=20)
+GRID = Grid((Dense((), 0.5), Dense((DenseLayer(4, trainable=False),), 0.5)))
+
+
+@pytest.fixture
+def records(material: Material) -> Records:
+    return Records(
+        "mine", "one row", material, replace(material, train_x=material.train_x[:1], train_y=material.train_y[:1])
+    )
+
+
+@pytest.mark.parametrize("method", [GeneticSearch(2, 3), RandomSearch(4.0), GenerationalSearch((3.0, 2.0))], ids=repr)
+def test_either_part_spends_the_target_and_no_more(method) -> None:
+    ledger = Ledger(2.0, 1e-4)
+    plan, noise = calibrated(ledger, method, 60, SETTINGS)
+    assert (plan.steps, plan.sampler.expected_batch_size) == (6, 20)
+    for part in ("training", "score"):
+        events = [Repeated(getattr(stage, part), stage.most) for stage in method.stages(plan.event, noise)]
+        assert 1.99 < cost(Composed(tuple(events)), 1e-4).epsilon <= 2.0
+
+
+def test_the_papers_noise_on_scores_where_it_is_asked_for() -> None:
+    assert calibrated(Ledger(2.0, 1e-4), RandomSearch(4.0), 60, Settings(2, 20, score_epsilon=0.02))[1] == Laplace(50.0)
+    with pytest.raises(ValueError, match="target"):
+        calibrated(Ledger(), RandomSearch(4.0), 60, SETTINGS)
+
+
+def test_what_was_spent_before_leaves_less(material) -> None:
+    ledger = Ledger(2.0, 1e-4)
+    ledger.spend(Gaussian(5.0), "a statistic", "train")
+    assert calibrated(ledger, RandomSearch(4.0), 60, SETTINGS)[0].noise_multiplier > (
+        calibrated(Ledger(2.0, 1e-4), RandomSearch(4.0), 60, SETTINGS)[0].noise_multiplier
+    )
+
+
+def test_a_search_states_what_the_whole_cost_and_is_read_again(tmp_path: Path, records: Records) -> None:
+    run, wish = Run.at(tmp_path), Wish(RandomSearch(2.0), GRID, SETTINGS)
+    ledger = Ledger(3.0, 1e-4, path=run.ledger)
+    result = search_within(run, wish, records, ledger)
+    assert result["epsilon"] == ledger.cost(reserved=True).epsilon <= 3.0
+    assert result["epsilon_of_one_training"] < result["epsilon"]
+    assert 0 <= result["validation_accuracy"] <= 1
+    assert 0 <= result["test_accuracy"] <= 1
+    assert "counted above" in (tmp_path / "statement.txt").read_text()
+    assert search_within(run, wish, records, Ledger.open(run.ledger)) == result
+    with pytest.raises(RunError, match="other settings"):
+        search_within(run, replace(wish, settings=replace(SETTINGS, epochs=3)), records, ledger)
+
+
+def test_on_public_records_the_search_is_free_and_one_training_paid(tmp_path: Path, records: Records) -> None:
+    run, shown = Run.at(tmp_path), []
+    ledger = Ledger(3.0, 1e-4, path=run.ledger)
+    wish = Wish(GeneticSearch(2, 2), GRID, SETTINGS)
+    other = replace(records, name="public", material=replace(records.material, train_y=1 - records.material.train_y))
+    result = search_within(run, wish, records, ledger, public=other, on_finding=shown.append)
+    assert len(shown) == 2
+    [train] = [entry for entry in ledger.entries if entry.part == "train"]
+    assert (train.count, train.committed) == (1, 1)
+    assert result["epsilon_of_one_training"] == pytest.approx(3.0, rel=2e-3)
+    assert result["in_words"] == str(max(shown, key=lambda finding: finding.score).candidate)
+    assert "free" in (tmp_path / "statement.txt").read_text()
+
+
+def test_records_of_a_table_and_of_named_datasets(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("age,work,rich\n" + "".join(f"{20 + i},{'ab'[i % 2]},{'ny'[i // 20]}\n" for i in range(40)))
+    schema = tmp_path / "s.json"
+    schema.write_text(
+        '{"columns": {"age": {"bounds": [20, 60]}, "work": {"categories": ["a", "b"]}}, '
+        '"target": {"rich": {"categories": ["n", "y"]}}}'
+    )
+    found = Records.read(str(table), validation=0.25, schema=schema, target="rich")
+    assert found.material.train_x.shape == (30, 3)
+    assert found.material.validation_x.shape == (10, 3)
+    assert found.test is None
+    assert found.material.train_x.max() <= 1
+    rows = {tuple(row) for row in np.concatenate([found.material.train_x, found.material.validation_x]).tolist()}
+    assert len(rows) == 40, "no record is in both parts"
+    named = Records.read("digits", validation=0.1)
+    assert named.test is not None
+    for wrong, message in [
+        ({"source": "nowhere.csv"}, "neither a file nor"),
+        ({"source": str(table)}, "--schema"),
+        ({"source": str(table), "schema": schema, "target": "age"}, "target"),
+        ({"source": "digits", "schema": schema}, "leave out"),
+    ]:
+        source = wrong.pop("source")
+        with pytest.raises(DataError, match=message):
+            Records.read(source, validation=0.1, **wrong)
+    with pytest.raises(ValueError, match="share"):
+        Records.read("digits", validation=1.5)
+    with pytest.raises(DataError, match="too few"):
+        Records.read(str(table), validation=0.001, schema=schema)
