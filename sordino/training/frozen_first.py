@@ -61,6 +61,7 @@ class FrozenFirst(ModuleTrainee):
         with torch.no_grad():
             shape = self._first(torch.from_numpy(x[:1])).shape[1:]
         self._described = np.zeros((len(x), *shape), dtype=np.float32)
+        self._fresh = np.zeros(-(-len(x) // _BLOCK), dtype=np.bool_)
         super().__init__(lambda: self._cut(build())[1], loss, self._described, y, choices=choices)
         self._facts = self._facts | {"frozen": repr(self._first)}
 
@@ -68,11 +69,20 @@ class FrozenFirst(ModuleTrainee):
         return {name: value.detach() for name, value in self._first.named_parameters()} | super().weights()
 
     def load(self, weights: Weights) -> None:
+        before = [value.clone() for value in self._first.parameters()]
         super().load(weights)
+        if not all(torch.equal(*pair) for pair in zip(before, self._first.parameters(), strict=True)):
+            self._fresh[:] = False
+
+    def _rows(self, indices: NDArray[np.int64]) -> tuple[Any, Any]:
+        """Blocks are computed when they are first asked for, each always in one piece, so that it rounds alike."""
+        wanted = np.unique(indices // _BLOCK)
         with torch.no_grad():
-            for start in range(0, len(self._records), _BLOCK):
-                part = slice(start, start + _BLOCK)
+            for block in wanted[~self._fresh[wanted]]:
+                part = slice(block * _BLOCK, (block + 1) * _BLOCK)
                 self._described[part] = self._first(torch.from_numpy(self._records[part])).numpy()
+        self._fresh[wanted] = True
+        return super()._rows(indices)
 
     def data(self) -> tuple[NDArray[Any], ...]:
         return self._records, *super().data()[1:]

@@ -66,7 +66,21 @@ def test_a_run_keeps_frozen_weights_and_goes_on_with_them(tmp_path: Path) -> Non
     # The features that the last steps saw are those of the weights that are released.
     model = network()
     model.load_state_dict(weights)
-    np.testing.assert_allclose(trainee._x, model[:3](torch.from_numpy(X)).detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(
+        trainee._rows(np.arange(60))[0], model[:3](torch.from_numpy(X)).detach().numpy(), atol=1e-6
+    )
+
+
+def test_other_weights_make_other_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sordino.training.frozen_first._BLOCK", 16)
+    trainee = FrozenFirst(network, cross_entropy, X, Y)
+    rows = np.array([3, 20, 59])
+    before = trainee._rows(rows)[0].clone()
+    weights = {name: value.clone() for name, value in trainee.weights().items()}
+    trainee.load(weights | {"3.bias": weights["3.bias"] + 1})
+    assert torch.equal(trainee._rows(rows)[0], before)
+    trainee.load(weights | {"0.bias": weights["0.bias"] + 1})
+    assert not torch.equal(trainee._rows(rows)[0], before)
 
 
 def test_a_run_is_bound_to_the_records_themselves() -> None:

@@ -1,6 +1,9 @@
 """Wherever trials run, a seeded search finds the same, and the ledger is charged here."""
 
+import multiprocessing
 import os
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,16 +60,20 @@ def test_ray_finds_what_one_process_finds(tmp_path, material, question, monkeypa
         ray.shutdown()
 
 
-def test_a_worker_that_dies_is_told_of_and_its_trial_goes_on(tmp_path, material, question, monkeypatch) -> None:
-    from sordino.selection.search import executors
+def kill_first_worker() -> None:
+    while not multiprocessing.active_children():
+        time.sleep(0.01)
+    multiprocessing.active_children()[0].kill()
 
+
+def test_a_worker_that_dies_is_told_of_and_the_search_goes_on(tmp_path, material, question) -> None:
     asked, run = question(RandomSearch(2.0)), Run.at(tmp_path)
     ledger = Ledger(50.0, 1e-4, path=run.ledger)
-    with monkeypatch.context() as patched:
-        patched.setattr(executors, "_train", os._exit)  # found by its name in the worker: it leaves at once
-        with pytest.raises(RunError, match="a worker died"):
-            search(run, asked, material, ledger, executor=Processes(1))
+    threading.Thread(target=kill_first_worker).start()
+    with pytest.raises(RunError, match="a worker died"):
+        search(run, asked, material, ledger, executor=Processes(1))
     paid = ledger.entries
+    assert {entry.count for entry in paid} == {1}
     search(run, asked, material, ledger)
     assert ledger.entries == paid
 
