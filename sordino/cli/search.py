@@ -33,7 +33,9 @@ Source = Annotated[
 Epsilon = Annotated[float, typer.Option(help="Target ε of the whole workflow: never exceeded.", show_default=False)]
 Delta = Annotated[float, typer.Option(help="Target δ, below 1/n.", show_default=False)]
 Target = Annotated[str | None, typer.Option(help="The column to predict; a check against the schema's.")]
-SchemaFile = Annotated[Path | None, typer.Option(help="JSON file with the public domain of each column.")]
+SchemaFile = Annotated[
+    Path | None, typer.Option(help="JSON file with the public domain of each column; default: as in --public's table.")
+]
 MeanTrials = Annotated[float, typer.Option(help="Mean of the random, secret number of trials (mgrs: of each).")]
 Epochs = Annotated[float, typer.Option(help="Epochs of each training.")]
 Batch = Annotated[int | None, typer.Option(help="Expected batch size; default: a twentieth of the records, or 256.")]
@@ -112,14 +114,18 @@ def run_wish(
     as_json: bool,
 ) -> None:
     from sordino.budget import Ledger
+    from sordino.data.schema import Schema
     from sordino.selection.search.records import Records
     from sordino.selection.search.workflow import search_within
     from sordino.training.run import Run
 
     source, schema, target, public, validation = names
     console = Console(stderr=True)
-    records = Records.read(source, validation=validation, schema=schema, target=target)
-    others = None if public is None else Records.read(public, validation=validation, schema=schema, target=target)
+    domains = None if schema is None else Schema.read(schema)
+    if domains is None and public is not None and target is not None and Path(public).is_file():
+        domains = Schema.inferred(public, target)
+    records = Records.read(source, validation=validation, schema=domains, target=target)
+    others = None if public is None else Records.read(public, validation=validation, schema=domains, target=target)
     run = Run.at(out) if out is not None else Run.create(None, "search")
     if ledger_file is None:
         ledger = Ledger(epsilon, delta, path=run.ledger)

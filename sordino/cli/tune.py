@@ -51,7 +51,7 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Choose learning rate and clip of one network privately, and train it, within one budget."""
-    from sordino.selection.search import Dense, DenseLayer, Grid, RandomSearch
+    from sordino.selection.search import Dense, DenseLayer, GeneticSearch, Grid, RandomSearch
     from sordino.selection.search.workflow import Settings, Wish
 
     widths = numbers(hidden, "--hidden") if hidden.strip() else ()
@@ -63,6 +63,8 @@ def tune(
         for clip in numbers(clips, "--clips")
         for rate in numbers(learning_rates, "--learning-rates")
     )
-    wish = Wish(RandomSearch(mean_trials), Grid(grid), Settings(epochs, batch, score_epsilon=score_epsilon))
+    # On public records nothing needs to be random or secret: all are tried.
+    method = RandomSearch(mean_trials) if public is None else GeneticSearch(1, len(grid))
+    wish = Wish(method, Grid(grid), Settings(epochs, batch, score_epsilon=score_epsilon))
     names = (source, schema, target, public, validation)
     run_wish(wish, names, epsilon, delta, ledger, out, executor_for(workers, ray), seed, as_json)

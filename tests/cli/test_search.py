@@ -49,12 +49,14 @@ def test_genetic_trials_are_shown_as_they_finish(sordino, table, tmp_path) -> No
 
 
 def test_tuning_with_a_public_table_costs_one_training(sordino, table, tmp_path) -> None:
-    file, schema = table
+    file, _ = table
     told = sordino(
-        *("tune", file, "--schema", schema, "--public", file, *QUICK, "--out", tmp_path / "out", "--json"),
+        *("tune", file, "--target", "c", "--public", file, *QUICK, "--out", tmp_path / "out", "--json"),
         *("--learning-rates", "0.5,1", "--clips", "1"),
     )
     assert told.code == 0, told.err
+    assert "linear, learning rate 0.5: " in told.err
+    assert "linear, learning rate 1: " in told.err
     assert told.json["candidate"]["layers"] == []
     assert told.json["epsilon"] == pytest.approx(told.json["epsilon_of_one_training"], rel=1e-2)
 

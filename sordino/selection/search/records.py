@@ -27,7 +27,7 @@ class Records:
 
     @classmethod
     def read(
-        cls, source: str, *, validation: float, schema: Path | None = None, target: str | None = None
+        cls, source: str, *, validation: float, schema: Schema | None = None, target: str | None = None
     ) -> "Records":
         """Of the dataset of this name, or of the .csv or .parquet file under its schema.
 
@@ -52,7 +52,7 @@ class Records:
         return cls(dataset.name, dataset.facts.protected, material, test)
 
 
-def _dataset(source: str, schema: Path | None, target: str | None) -> Dataset:
+def _dataset(source: str, schema: Schema | None, target: str | None) -> Dataset:
     if source in names():
         if schema is not None:
             raise DataError(f"{source} is a named dataset, whose schema is known: leave out --schema")
@@ -60,12 +60,16 @@ def _dataset(source: str, schema: Path | None, target: str | None) -> Dataset:
     if not Path(source).exists():
         raise DataError(f"{source} is neither a file nor a named dataset; `sordino data list` names those")
     if schema is None:
-        raise DataError("a table of your own needs --schema: the public domains of its columns, as a JSON file")
-    known = Schema.read(schema)
-    if target is not None and target != known.target.name:
-        raise DataError(f"the schema's target is {known.target.name!r}, not {target!r}; correct --target or the schema")
-    rows = read_table(source, known)
-    return Dataset(Path(source).name, known.facts(len(rows), source), rows, rows.take(np.arange(0)))
+        raise DataError(
+            "a table of your own needs the public domains of its columns: give --schema, or --target and a public "
+            "table with --public to infer them from"
+        )
+    if target is not None and target != schema.target.name:
+        raise DataError(
+            f"the schema's target is {schema.target.name!r}, not {target!r}; correct --target or the schema"
+        )
+    rows = read_table(source, schema)
+    return Dataset(Path(source).name, schema.facts(len(rows), source), rows, rows.take(np.arange(0)))
 
 
 def _feature(dataset: Dataset) -> Feature:

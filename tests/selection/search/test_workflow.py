@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from sordino.budget import Composed, Gaussian, Laplace, Ledger, Repeated, cost
-from sordino.data import DataError
+from sordino.data import Column, DataError
+from sordino.data.schema import Schema
 from sordino.selection.search import Dense, DenseLayer, GenerationalSearch, GeneticSearch, Grid, Material, RandomSearch
 from sordino.selection.search.records import Records
 from sordino.selection.search.workflow import Settings, Wish, calibrated, search_within
@@ -79,11 +80,8 @@ def test_on_public_records_the_search_is_free_and_one_training_paid(tmp_path: Pa
 def test_records_of_a_table_and_of_named_datasets(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("age,work,rich\n" + "".join(f"{20 + i},{'ab'[i % 2]},{'ny'[i // 20]}\n" for i in range(40)))
-    schema = tmp_path / "s.json"
-    schema.write_text(
-        '{"columns": {"age": {"bounds": [20, 60]}, "work": {"categories": ["a", "b"]}}, '
-        '"target": {"rich": {"categories": ["n", "y"]}}}'
-    )
+    columns = (Column("age", bounds=(20.0, 60.0)), Column("work", categories=("a", "b")))
+    schema = Schema(columns, Column("rich", categories=("n", "y")))
     found = Records.read(str(table), validation=0.25, schema=schema, target="rich")
     assert found.material.train_x.shape == (30, 3)
     assert found.material.validation_x.shape == (10, 3)
