@@ -185,11 +185,14 @@ class _Key:
 
     secret: bytes
     seed: int | None
+    bound: str
+    """The question and the data."""
+    new: bool
 
     @property
     def name(self) -> str:
-        """Public, for the ledger's entries."""
-        return hmac.new(self.secret, b"name", hashlib.sha256).hexdigest()[:16]
+        """Public, for the ledger's entries; other questions or data have other names, also under the same seed."""
+        return hmac.new(self.secret, f"search {self.bound}".encode(), hashlib.sha256).hexdigest()[:16]
 
     def entry(self, stage: int, part: str) -> str:
         return f"{self.name} {stage} {part}"
@@ -210,9 +213,9 @@ class _Key:
         path = run.private / _KEY
         if not path.exists():
             secret = new_secret() if seed is None else secret_from_seed(seed)
-            content = {"secret": secret.hex(), "data": data_tag(secret, *material.arrays()), **facts}
-            run.write_private(_KEY, content)
-            return cls(secret, seed)
+            tag = data_tag(secret, *material.arrays())
+            run.write_private(_KEY, {"secret": secret.hex(), "data": tag, **facts})
+            return cls(secret, seed, f"{facts['question']} {tag}", new=True)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             secret = bytes.fromhex(content["secret"])
@@ -220,9 +223,10 @@ class _Key:
             raise RunError(f"the key in {run.private} is damaged: the search cannot go on; start a new one") from None
         if {name: content.get(name) for name in facts} != facts:
             raise RunError(f"{run.folder} holds an unfinished search with other settings: resuming it is refused")
-        if content.get("data") != data_tag(secret, *material.arrays()):
+        tag = data_tag(secret, *material.arrays())
+        if content.get("data") != tag:
             raise RunError(f"{run.folder} holds an unfinished search on other data: resuming it is refused")
-        return cls(secret, seed)
+        return cls(secret, seed, f"{facts['question']} {tag}", new=False)
 
 
 def _check(question: Question[C], ledger: Ledger | None) -> None:
@@ -262,6 +266,9 @@ def _reserve(ledger: Ledger, question: Question[C], key: _Key, run: Run, trials:
     ]
     ledger.reload()
     missing = [item for item in wanted if _entry_number(ledger, item.entry) is None]
+    if key.new and len(missing) < len(wanted):
+        _forget(run)
+        raise RunError("the ledger already holds a search with this seed, question and data: choose another seed")
     if missing and trials.exists():
         raise RunError(f"{run.folder} has trials that this ledger has not paid for: use the ledger that has")
     unannounced = [item.planned for item in missing if item.planned not in ledger.plan]

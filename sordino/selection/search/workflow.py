@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from sordino.budget import Event, Gaussian, Laplace, Ledger, Repeated, calibration
+from sordino.budget import BudgetExceeded, Event, Gaussian, Laplace, Ledger, Repeated, calibration
 from sordino.budget.events import composed, describe, from_json, to_json
 from sordino.budget.selection import claimed_random_search
 from sordino.budget.statement import as_text
@@ -78,6 +78,8 @@ def search_within(
     material = records.material
     begun = _read(run)
     asked = {"records": records.name, "public": public.name if public else None, "seed": seed, **wish.to_json()}
+    if begun is None and (run.started or run.model.exists()):
+        raise RunError(f"{run.folder} holds something else than a search: choose another folder with --out")
     if begun is None:
         paid_for: Method = wish.method if public is None else GeneticSearch(1, 1)
         plan, noise = calibrated(ledger, paid_for, len(material.train_y), wish.settings)
@@ -90,18 +92,17 @@ def search_within(
     say(
         f"every training: {plan.steps:,} steps, noise multiplier {plan.noise_multiplier:.3g}; scores: {describe(noise)}"
     )
-    if public is None:
-        found = search(
-            *(run, Question(wish.method, wish.space, training, noise), material, ledger),
-            executor=executor,
-            seed=seed,
-            on_finding=on_finding,
-        )
-    else:
+    question: Question[Any] = Question(wish.method, wish.space, training, noise)
+    if public is not None:
         best = _on_public(run, wish, public, plan, executor, seed, on_finding)
         say(f"best on {public.name}: {best}")
-        only = Question(GeneticSearch(1, 1), Grid((best,)), training, noise)
-        found = search(run, only, material, ledger, seed=seed)
+        question = Question(GeneticSearch(1, 1), Grid((best,)), training, noise)
+    try:
+        shown = on_finding if public is None else lambda finding: None
+        found = search(run, question, material, ledger, executor=executor, seed=seed, on_finding=shown)
+    except BudgetExceeded:  # nothing was drawn: a cheaper search may have the folder
+        (run.folder / _FILE).unlink(missing_ok=True)
+        raise
     return _stated(run, wish, records, ledger, plan, found, public)
 
 

@@ -231,6 +231,16 @@ def test_an_unfinished_search_goes_on_for_the_same_question_data_and_ledger_only
     assert len(ledger.entries) == 2
 
 
+def test_a_seed_pays_for_one_search_only(tmp_path, material, question) -> None:
+    ledger, asked = Ledger(200.0, 1e-4), question(RandomSearch(1.0))
+    search(Run.at(tmp_path / "first"), asked, material, ledger, seed=7)
+    other = replace(material, train_y=1 - material.train_y)
+    search(Run.at(tmp_path / "other data"), asked, other, ledger, seed=7)
+    assert len(ledger.entries) == 4
+    with pytest.raises(RunError, match="choose another seed"):
+        search(Run.at(tmp_path / "again"), asked, material, ledger, seed=7)
+
+
 def test_a_training_that_diverges_is_always_wrong_and_ends_no_search(tmp_path, material, question) -> None:
     space, run = DenseSpace(widths=((4,),), learning_rates=(1e38,)), Run.at(tmp_path)
     loud = TrialTraining(Plan(PoissonSampler(60, 20), 1.0, 1e6, 4))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.budget import Composed, Gaussian, Laplace, Ledger, Repeated, cost
+from sordino.budget import BudgetExceeded, Composed, Gaussian, Laplace, Ledger, Repeated, cost
 from sordino.data import Column, DataError
 from sordino.data.schema import Schema
 from sordino.selection.search import Dense, DenseLayer, GenerationalSearch, GeneticSearch, Grid, Material, RandomSearch
@@ -61,6 +61,25 @@ def test_a_search_states_what_the_whole_cost_and_is_read_again(tmp_path: Path, r
     assert search_within(run, wish, records, Ledger.open(run.ledger)) == result
     with pytest.raises(RunError, match="other settings"):
         search_within(run, replace(wish, settings=replace(SETTINGS, epochs=3)), records, ledger)
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, records: Records) -> None:
+    run = Run.at(tmp_path)
+    run.write_description({"status": "training"})
+    with pytest.raises(RunError, match="something else"):
+        search_within(run, Wish(RandomSearch(2.0), GRID, SETTINGS), records, Ledger(3.0, 1e-4))
+
+
+def test_scores_that_do_not_fit_are_refused_and_the_folder_is_free_again(tmp_path: Path, records: Records) -> None:
+    run, ledger = Run.at(tmp_path), Ledger(1.0, 1e-4)
+    for score_epsilon, fits in ((50.0, False), (0.02, True)):
+        wish = Wish(RandomSearch(1.0), GRID, replace(SETTINGS, score_epsilon=score_epsilon))
+        if fits:
+            assert search_within(run, wish, records, ledger)["epsilon"] <= 1.0
+        else:
+            with pytest.raises(BudgetExceeded, match="validation records"):
+                search_within(run, wish, records, ledger)
+            assert ledger.entries == ()
 
 
 def test_on_public_records_the_search_is_free_and_one_training_paid(tmp_path: Path, records: Records) -> None:
