@@ -95,12 +95,13 @@ def _privately(
     out: Path | None,
 ) -> dict[str, Any]:
     from sordino.budget import Ledger
-    from sordino.selection.measuring import PrivatePlan, measured_privately, rehearsed, split_private
+    from sordino.data.splits import set_aside
+    from sordino.selection.measuring import PrivatePlan, measured_privately, rehearsed
     from sordino.selection.stand_ins import PlantedRows, PublicRows
 
     if out is None:
         raise typer.BadParameter("--private needs --out FOLDER, where the ledger and the trials are kept")
-    parts = split_private(table.read())
+    parts = set_aside(table.read())
     sizes = (len(parts[0]), len(parts[1]))
     kept = out / "measurement.json"
     if kept.exists():

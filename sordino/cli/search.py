@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from sordino.cli.table_arguments import Delta, Epsilon, Json, LedgerFile, going_on
+
 if TYPE_CHECKING:
     from sordino.selection.search.candidates import Finding
     from sordino.selection.search.executors import Executor
@@ -30,8 +32,6 @@ class SpaceName(StrEnum):
 Source = Annotated[
     str, typer.Argument(metavar="FILE", help="A .csv or .parquet table, or the name of a dataset.", show_default=False)
 ]
-Epsilon = Annotated[float, typer.Option(help="Target ε of the whole workflow: never exceeded.", show_default=False)]
-Delta = Annotated[float, typer.Option(help="Target δ, below 1/n.", show_default=False)]
 Target = Annotated[str | None, typer.Option(help="The column to predict; a check against the schema's.")]
 SchemaFile = Annotated[
     Path | None, typer.Option(help="JSON file with the public domain of each column; default: as in --public's table.")
@@ -40,17 +40,14 @@ MeanTrials = Annotated[float, typer.Option(help="Mean of the random, secret numb
 Epochs = Annotated[float, typer.Option(help="Epochs of each training.")]
 Batch = Annotated[int | None, typer.Option(help="Expected batch size; default: a twentieth of the records, or 256.")]
 Clip = Annotated[float, typer.Option(help="L2 clip of a record's gradient.")]
-Validation = Annotated[float, typer.Option(help="Share of the records that judge, and do not train.")]
 ScoreEpsilon = Annotated[
     float | None, typer.Option(help="ε of each score's Laplace noise (the paper: 0.02); default: as the budget allows.")
 ]
 Workers = Annotated[int, typer.Option(min=1, help="Processes that trials run in.")]
 RayAddress = Annotated[str | None, typer.Option("--ray", help="A Ray cluster for the trials, or local.")]
 Public = Annotated[str | None, typer.Option(help="Search on this public FILE instead, free; then train on FILE.")]
-LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="Go on with this ledger.")]
 Seed = Annotated[int | None, typer.Option(help="Fix all randomness: for experiments only, it voids the privacy.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the search; an unfinished one in it goes on.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, all else beside it.")]
 
 
 def search(
@@ -69,7 +66,6 @@ def search(
     epochs: Epochs = 20.0,
     batch: Batch = None,
     clip: Clip = 1.0,
-    validation: Validation = 0.1,
     score_epsilon: ScoreEpsilon = None,
     workers: Workers = 1,
     ray: RayAddress = None,
@@ -98,13 +94,13 @@ def search(
     settings = Settings(epochs, batch, clip, score_epsilon=score_epsilon)
     rates = numbers(learning_rates, "--learning-rates")
     wish = Wish(methods[method](), spaces[space](learning_rates=rates, freezing=freeze), settings)
-    names = (source, schema, target, public, validation)
+    names = (source, schema, target, public)
     run_wish(wish, names, epsilon, delta, ledger, out, executor_for(workers, ray), seed, as_json)
 
 
 def run_wish(
     wish: "Wish[Any]",
-    names: tuple[str, Path | None, str | None, str | None, float],
+    names: tuple[str, Path | None, str | None, str | None],
     epsilon: float,
     delta: float,
     ledger_file: Path | None,
@@ -119,21 +115,15 @@ def run_wish(
     from sordino.selection.search.workflow import search_within
     from sordino.training.run import Run
 
-    source, schema, target, public, validation = names
+    source, schema, target, public = names
     console = Console(stderr=True)
     domains = None if schema is None else Schema.read(schema)
     if domains is None and public is not None and target is not None and Path(public).is_file():
         domains = Schema.inferred(public, target)
-    records = Records.read(source, validation=validation, schema=domains, target=target)
-    others = None if public is None else Records.read(public, validation=validation, schema=domains, target=target)
+    records = Records.read(source, schema=domains, target=target)
+    others = None if public is None else Records.read(public, schema=domains, target=target)
     run = Run.at(out) if out is not None else Run.create(None, "search")
-    if ledger_file is None:
-        ledger = Ledger(epsilon, delta, path=run.ledger)
-    else:
-        ledger = Ledger.open(ledger_file)
-        if (ledger.terms.target_epsilon, ledger.terms.target_delta) != (epsilon, delta):
-            terms = f"ε={ledger.terms.target_epsilon}, δ={ledger.terms.target_delta}"
-            raise ValueError(f"the ledger {ledger_file} was opened at {terms}: give the same --epsilon and --delta")
+    ledger = Ledger(epsilon, delta, path=run.ledger) if ledger_file is None else going_on(ledger_file, epsilon, delta)
     console.print(f"search folder: {run.folder}", highlight=False)
 
     def show(finding: "Finding") -> None:

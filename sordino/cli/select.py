@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.cli.table_arguments import Delta, Epsilon, File, Json, PublicFile, SchemaFile, Target, table_file
+from sordino.cli.table_arguments import (
+    Delta,
+    Epsilon,
+    File,
+    Json,
+    LedgerFile,
+    PublicFile,
+    SchemaFile,
+    Target,
+    going_on,
+    table_file,
+)
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
@@ -41,7 +52,7 @@ def select(
     private_bounds: Annotated[
         float | None, typer.Option(help="Of cfs: ε to narrow the bounds of numbers with, before they are binned.")
     ] = None,
-    ledger: Annotated[Path | None, typer.Option(help="Go on with this ledger.")] = None,
+    ledger: LedgerFile = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the ledger and the selection.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -85,11 +96,7 @@ def _account(epsilon: float, delta: float, path: Path | None, out: Path | None) 
 
     calibration.check_target(epsilon)
     if path is not None:
-        ledger = Ledger.open(path)
-        if (ledger.terms.target_epsilon, ledger.terms.target_delta) != (epsilon, delta):
-            terms = f"ε={ledger.terms.target_epsilon}, δ={ledger.terms.target_delta}"
-            raise ValueError(f"the ledger {path} was opened at {terms}: give the same --epsilon and --delta")
-        return ledger
+        return going_on(path, epsilon, delta)
     if out is None:
         return Ledger(epsilon, delta)
     from sordino.training.run import Run

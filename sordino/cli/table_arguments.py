@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from sordino.budget import Ledger
     from sordino.data import Split
     from sordino.data.schema import Schema
 
@@ -22,7 +23,19 @@ SchemaFile = Annotated[
 PublicFile = Annotated[Path | None, typer.Option("--public", help="A public table with the same columns.")]
 Epsilon = Annotated[float, typer.Option(help="ε of the whole workflow: never exceeded.", show_default=False)]
 Delta = Annotated[float, typer.Option(help="δ of the whole workflow, below 1/n.", show_default=False)]
+LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="Go on with this ledger.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, all else beside it.")]
+
+
+def going_on(path: Path, epsilon: float, delta: float) -> "Ledger":
+    """The ledger in this file, if it was opened on these terms."""
+    from sordino.budget import Ledger
+
+    ledger = Ledger.open(path)
+    if (ledger.terms.target_epsilon, ledger.terms.target_delta) != (epsilon, delta):
+        terms = f"ε={ledger.terms.target_epsilon}, δ={ledger.terms.target_delta}"
+        raise ValueError(f"the ledger {path} was opened at {terms}: give the same --epsilon and --delta")
+    return ledger
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,7 @@ import typer
 
 from sordino.cli.search import (
     Batch,
-    Delta,
     Epochs,
-    Epsilon,
-    Json,
-    LedgerFile,
     MeanTrials,
     Out,
     Public,
@@ -20,12 +16,12 @@ from sordino.cli.search import (
     Seed,
     Source,
     Target,
-    Validation,
     Workers,
     executor_for,
     numbers,
     run_wish,
 )
+from sordino.cli.table_arguments import Delta, Epsilon, Json, LedgerFile
 
 
 def tune(
@@ -40,7 +36,6 @@ def tune(
     mean_trials: MeanTrials = 5.0,
     epochs: Epochs = 20.0,
     batch: Batch = None,
-    validation: Validation = 0.1,
     score_epsilon: ScoreEpsilon = None,
     workers: Workers = 1,
     ray: RayAddress = None,
@@ -66,5 +61,5 @@ def tune(
     # On public records nothing needs to be random or secret: all are tried.
     method = RandomSearch(mean_trials) if public is None else GeneticSearch(1, len(grid))
     wish = Wish(method, Grid(grid), Settings(epochs, batch, score_epsilon=score_epsilon))
-    names = (source, schema, target, public, validation)
+    names = (source, schema, target, public)
     run_wish(wish, names, epsilon, delta, ledger, out, executor_for(workers, ray), seed, as_json)

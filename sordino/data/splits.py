@@ -35,7 +35,12 @@ def cut(pool: Split, n_test: int) -> tuple[Split, Split]:
     return pool.take(np.sort(order[n_test:])), pool.take(np.sort(order[:n_test]))
 
 
-VALIDATION_SHARE = 0.2
+_VALIDATION_SHARE = 0.2
+
+
+def number_set_aside(n: int) -> int:
+    """How many of a private table's records score and do not train."""
+    return int(_VALIDATION_SHARE * n)
 
 
 def set_aside(pool: Split) -> tuple[Split, Split]:
@@ -44,7 +49,7 @@ def set_aside(pool: Split) -> tuple[Split, Split]:
     Guarantee: assigned by a record's number alone, so it costs nothing. Commands that go on with one ledger must all
     split like this: its ε is the largest over parts, and that holds only if no record is in two of them.
     """
-    held = int(VALIDATION_SHARE * len(pool))
+    held = number_set_aside(len(pool))
     if held < 1:
         raise DataError(f"{len(pool)} records are too few to set some aside for scores; a table needs at least 5")
     return cut(pool, held)

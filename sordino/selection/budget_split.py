@@ -11,8 +11,6 @@ from math import isclose, sqrt
 from sordino.budget import Gaussian, calibration, cost
 
 SELECTION_SHARE, TUNING_SHARE = 0.15, 0.15
-VALIDATION_SHARE = 0.2
-"""Of the records, set aside for the score."""
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from sordino.budget import Event, Gaussian, Ledger, calibration
 from sordino.data import DataError, Split
 from sordino.data.schema import Schema
+from sordino.data.splits import set_aside
 from sordino.mechanisms.gaussian import noisy_accuracy
 from sordino.mechanisms.streams import Streams, secret_from_seed
 from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.merit import Mask, cfs_greedy
 from sordino.selection.features.private import private_uncertainties, tables_plan
-from sordino.selection.measuring import split_private
 from sordino.selection.situation import Situation, worthwhile_columns
 from sordino.selection.stand_ins import StandIn
 from sordino.selection.table_models import MODELS, PricedPlan, TableModel, classes_of
@@ -94,7 +94,7 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
     Guarantee: at most the announced events: one Gaussian release of pair tables and the training's plan on "train", one
     noisy count on "validation". Learning rates come from the stand-in and the selection, features from the selection.
     """
-    train, validation = split_private(table)
+    train, validation = set_aside(table)
     if len(train) != steps.n:
         raise DataError(f"the advice was for {steps.n:,} records to train on, not {len(train):,}")
     run = Run.at(folder)

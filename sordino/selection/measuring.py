@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from sordino.budget import Composed, Event, Gaussian, Ledger, Repeated, calibration
 from sordino.data import DataError, Split
 from sordino.data.schema import Schema
-from sordino.data.splits import shuffled
 from sordino.mechanisms.gaussian import noisy_accuracy
 from sordino.mechanisms.streams import Streams, secret_from_seed
-from sordino.selection.budget_split import VALIDATION_SHARE
 from sordino.selection.stand_ins import StandIn
 from sordino.selection.table_models import Learner, PricedPlan, TableModel, classes_of, models_named
 from sordino.training import Run
@@ -255,15 +253,6 @@ def measured_privately(
     noise = private.score_noise / len(validation)
     where = f"the private table: {len(train):,} records trained, {len(validation):,} scored (noise ±{noise:.2g})"
     return Measured(private.epsilons, found, {name: tuple(each) for name, each in rates.items()}, where)
-
-
-def split_private(table: Split) -> tuple[Split, Split]:
-    """Train and validation, disjoint, assigned to records by their number alone."""
-    held = int(VALIDATION_SHARE * len(table))
-    if held < 1:
-        raise DataError(f"{len(table)} records are too few to set some aside for scores; a table needs at least 5")
-    order = shuffled(len(table), seed=0)
-    return table.take(np.sort(order[held:])), table.take(np.sort(order[:held]))
 
 
 def _plans(

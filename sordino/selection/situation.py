@@ -10,7 +10,8 @@ from sordino.budget import calibration
 from sordino.budget.steps import check_delta_against_n
 from sordino.data import Column, Facts
 from sordino.data.schema import Schema
-from sordino.selection.budget_split import SELECTION_SHARE, VALIDATION_SHARE, BudgetSplit
+from sordino.data.splits import number_set_aside
+from sordino.selection.budget_split import SELECTION_SHARE, BudgetSplit
 from sordino.selection.feature_worth import least_worthwhile_weight
 from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.private import tables_plan
@@ -48,7 +49,7 @@ class Situation:
 
     @property
     def trained(self) -> int:
-        return self.n - int(VALIDATION_SHARE * self.n)
+        return self.n - number_set_aside(self.n)
 
     @property
     def outputs(self) -> int:

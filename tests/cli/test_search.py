@@ -81,7 +81,6 @@ def test_a_ledger_goes_on(sordino, table, tmp_path) -> None:
         (("search", "digits", "--learning-rates", "fast"), "positive numbers"),
         (("search", "digits", "--mean-trials", 0.5), "mean number of trials"),
         (("search", "digits", "--method", "guess"), "guess"),
-        (("search", "digits", "--validation", 2), "share of validation"),
         (("search", "digits", "--ray", "ray://nowhere:1", "--workers", 0), "workers"),
         (("tune", "digits", "--hidden", "1.5"), "whole numbers"),
         (("search", "medical-cost"), "regression"),

@@ -6,8 +6,9 @@ import pytest
 from sordino.budget import Gaussian, Ledger, cost
 from sordino.data import Column, DataError, Split
 from sordino.data.schema import Schema
+from sordino.data.splits import set_aside
 from sordino.mechanisms.streams import Streams, secret_from_seed
-from sordino.selection.measuring import PrivatePlan, default_grid, rehearsed, split_private
+from sordino.selection.measuring import PrivatePlan, default_grid, rehearsed
 from sordino.selection.stand_ins import PlantedRows, PublicRows
 from sordino.selection.table_models import MODELS, models_named
 
@@ -52,13 +53,13 @@ def test_rehearsals_have_the_noise_of_the_real_size() -> None:
 def test_private_parts_are_disjoint_and_do_not_depend_on_the_rows() -> None:
     rows = PlantedRows(SCHEMA, 100).draw(0)[0]
     numbered = Split(rows.x.assign(a=np.arange(100.0)), rows.y)
-    train, validation = split_private(numbered)
+    train, validation = set_aside(numbered)
     assert (len(train), len(validation)) == (80, 20)
     assert sorted([*train.x["a"], *validation.x["a"]]) == list(range(100))
-    other = split_private(Split(numbered.x, 1 - numbered.y))
+    other = set_aside(Split(numbered.x, 1 - numbered.y))
     assert list(other[0].x["a"]) == list(train.x["a"])
     with pytest.raises(DataError, match="too few"):
-        split_private(rows.take(np.arange(4)))
+        set_aside(rows.take(np.arange(4)))
 
 
 def test_a_private_measurement_fits_into_its_ledger() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from sordino.data import DataError, Dataset, load
 from sordino.data.catalogue import names
 from sordino.data.schema import Schema, read_table
+from sordino.data.splits import set_aside
 from sordino.features.encoding import OneHot, Scaled
 from sordino.features.feature import Feature, as_array
 from sordino.features.pixels import Pixels
@@ -26,29 +27,22 @@ class Records:
     """A benchmark's public test records, as validation records to be scored exactly; its training part is unused."""
 
     @classmethod
-    def read(
-        cls, source: str, *, validation: float, schema: Schema | None = None, target: str | None = None
-    ) -> "Records":
+    def read(cls, source: str, *, schema: Schema | None = None, target: str | None = None) -> "Records":
         """Of the dataset of this name, or of the .csv or .parquet file under its schema.
 
         Guarantee: encoding takes public bounds and categories, and the parts come from a record's place in the file
         alone; nothing is read off the records, so it costs nothing.
         """
-        if not 0 < validation < 1:
-            raise ValueError(f"the share of validation records lies strictly between 0 and 1, not {validation!r}")
         dataset = _dataset(source, schema, target)
         if dataset.facts.task != "classification" or dataset.facts.classes is None:
             raise DataError(f"{source} is a {dataset.facts.task} task: searches are for classification")
-        held = round(validation * len(dataset.train))
-        if not 0 < held < len(dataset.train):
-            raise DataError(f"{source} has too few records ({len(dataset.train)}) to hold some of them back")
-        parts, feature = dataset.split(held), _feature(dataset)
-        train, judged = (as_array(feature(part.x)) for part in (parts.train, parts.validation))
-        classes = len(dataset.facts.classes)
-        material = Material(train, parts.train.y, judged, parts.validation.y, classes)
+        (train, judged), feature = set_aside(dataset.train), _feature(dataset)
+        train_x, classes = as_array(feature(train.x)), len(dataset.facts.classes)
+        material = Material(train_x, train.y, as_array(feature(judged.x)), judged.y, classes)
         test = None
-        if len(parts.test):
-            test = Material(train[:1], parts.train.y[:1], as_array(feature(parts.test.x)), parts.test.y, classes)
+        if len(dataset.test):
+            test_x = as_array(feature(dataset.test.x))
+            test = Material(train_x[:1], train.y[:1], test_x, dataset.test.y, classes)
         return cls(dataset.name, dataset.facts.protected, material, test)
 
 

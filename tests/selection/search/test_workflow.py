@@ -101,14 +101,14 @@ def test_records_of_a_table_and_of_named_datasets(tmp_path: Path) -> None:
     table.write_text("age,work,rich\n" + "".join(f"{20 + i},{'ab'[i % 2]},{'ny'[i // 20]}\n" for i in range(40)))
     columns = (Column("age", bounds=(20.0, 60.0)), Column("work", categories=("a", "b")))
     schema = Schema(columns, Column("rich", categories=("n", "y")))
-    found = Records.read(str(table), validation=0.25, schema=schema, target="rich")
-    assert found.material.train_x.shape == (30, 3)
-    assert found.material.validation_x.shape == (10, 3)
+    found = Records.read(str(table), schema=schema, target="rich")
+    assert found.material.train_x.shape == (32, 3)
+    assert found.material.validation_x.shape == (8, 3)
     assert found.test is None
     assert found.material.train_x.max() <= 1
     rows = {tuple(row) for row in np.concatenate([found.material.train_x, found.material.validation_x]).tolist()}
     assert len(rows) == 40, "no record is in both parts"
-    named = Records.read("digits", validation=0.1)
+    named = Records.read("digits")
     assert named.test is not None
     for wrong, message in [
         ({"source": "nowhere.csv"}, "neither a file nor"),
@@ -118,8 +118,7 @@ def test_records_of_a_table_and_of_named_datasets(tmp_path: Path) -> None:
     ]:
         source = wrong.pop("source")
         with pytest.raises(DataError, match=message):
-            Records.read(source, validation=0.1, **wrong)
-    with pytest.raises(ValueError, match="share"):
-        Records.read("digits", validation=1.5)
+            Records.read(source, **wrong)
+    table.write_text("age,work,rich\n20,a,n\n21,b,y\n")
     with pytest.raises(DataError, match="too few"):
-        Records.read(str(table), validation=0.001, schema=schema)
+        Records.read(str(table), schema=schema)
