@@ -11,7 +11,10 @@ from rich.console import Console
 
 def reproduce(
     paper: Annotated[
-        str, typer.Argument(help="better-features, sampling-rates or weight-distributions.", show_default=False)
+        str,
+        typer.Argument(
+            help="better-features, sampling-rates, weight-distributions or privacy-aware.", show_default=False
+        ),
     ],
     item: Annotated[
         str, typer.Argument(help="A table or figure, as in table-1 or figure-3; list: which there are.")

@@ -15,6 +15,8 @@ from sordino.budget import Event, FixedSizeGaussian, Gaussian, PoissonGaussian, 
 from sordino.mechanisms.streams import Stream, Streams
 
 Indices = NDArray[np.int64]
+_SPARSE = 0.1
+"""Up to this rate it is faster to draw the distances between those who join than a coin for everyone."""
 
 
 class Sampler(Protocol):
@@ -71,7 +73,18 @@ class PoissonSampler(_Sizes):
     """Each record joins each step on its own with probability sample_rate; a batch may be empty."""
 
     def draw(self, streams: Streams, step: int) -> Indices:
-        return np.flatnonzero(streams.generator(Stream.SAMPLING, step).random(self.n) < self.sample_rate)
+        generator = streams.generator(Stream.SAMPLING, step)
+        if self.sample_rate > _SPARSE:
+            return np.flatnonzero(generator.random(self.n) < self.sample_rate)
+        # The distances between independent successes are independent and geometric: the same law as a coin for each
+        # record, by as many numbers as records join. NumPy rounds an exponential up for them, in double precision.
+        most = self.expected_batch_size + 6 * math.isqrt(self.expected_batch_size) + 16
+        places = [np.array([-1])]
+        while places[-1][-1] < self.n - 1:
+            distances = np.minimum(generator.geometric(self.sample_rate, most), self.n + 1)  # beyond the end is beyond
+            places.append(places[-1][-1] + np.cumsum(distances))
+        drawn = np.concatenate(places[1:])
+        return drawn[: np.searchsorted(drawn, self.n)]
 
     def event(self, noise_multiplier: float) -> Event:
         return PoissonGaussian(self.sample_rate, noise_multiplier)

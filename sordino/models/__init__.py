@@ -14,8 +14,10 @@ from sordino.models.convnets import (
     tf_tutorial_cnn,
 )
 from sordino.models.dense import dense, linear
+from sordino.models.frozen import train_last
 from sordino.models.lenet import lenet5, lenet_300_100
 from sordino.models.normalisation import BatchNorm, Norm, group_norm, layer_norm, no_norm
+from sordino.models.paw import average_lenet5, paw_cnn, paw_rnn, rwt_cnn
 from sordino.models.public_images import AmongPublic, BesidePublic
 from sordino.models.recurrent import BiLSTMClassifier
 from sordino.models.resnet import ResNet, fast_cifar_resnet, resnet18
@@ -30,6 +32,7 @@ __all__ = [
     "Norm",
     "ResNet",
     "TransformerClassifier",
+    "average_lenet5",
     "cifar_cnn",
     "cifar_scatter_cnn",
     "cifar_small_cnn",
@@ -45,7 +48,11 @@ __all__ = [
     "mnist_cnn",
     "mnist_scatter_cnn",
     "no_norm",
+    "paw_cnn",
+    "paw_rnn",
     "resnet18",
+    "rwt_cnn",
     "tf_tutorial_cnn",
+    "train_last",
     "vgg16",
 ]

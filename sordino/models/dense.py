@@ -5,13 +5,13 @@ from itertools import pairwise
 from torch import nn
 
 
-def dense(*widths: int) -> nn.Sequential:
-    """A network with these widths, from the flattened input to the classes, and ReLU between its layers (PAW)."""
+def dense(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """A network with these widths, from the flattened input to the classes, activations between its layers (PAW)."""
     if len(widths) < 2:
         raise ValueError(f"a network needs the widths of its input and its output, not only {widths}")
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1])
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from sordino.papers import better_features, sampling_rates, weight_distributions
+from sordino.papers import better_features, privacy_aware, sampling_rates, weight_distributions
 from sordino.papers.drawing import draw
 from sordino.papers.experiment import Experiment, Item
 from sordino.papers.records import Record
@@ -12,6 +12,7 @@ PAPERS: dict[str, dict[str, Item]] = {
     better_features.PAPER: better_features.ITEMS,
     sampling_rates.PAPER: sampling_rates.ITEMS,
     weight_distributions.PAPER: weight_distributions.ITEMS,
+    privacy_aware.PAPER: privacy_aware.ITEMS,
 }
 
 

@@ -131,8 +131,12 @@ def noisy_mean(sums: Weights, l2_clip: float, plan: Plan, generator: np.random.G
     deviation = plan.noise_multiplier * l2_clip
     mean = {}
     for name in sorted(sums):  # one order, so that the same key gives the same noise to the same parameter
-        noise = torch.from_numpy(gaussian_noise(generator, tuple(sums[name].shape), deviation)).to(sums[name].device)
-        mean[name] = ((sums[name].double() + noise) / plan.sampler.expected_batch_size).to(sums[name].dtype)
+        if plan.private:
+            noise = torch.from_numpy(gaussian_noise(generator, tuple(sums[name].shape), deviation))
+            total = noise.to(sums[name].device).add_(sums[name])
+        else:  # a plan that promises nothing has no noise, and zeros would cost as much to draw
+            total = sums[name].double()
+        mean[name] = total.div_(plan.sampler.expected_batch_size).to(sums[name].dtype)
     return mean
 
 

@@ -1,6 +1,5 @@
 """Any nn.Module with its private data, to be trained by `fit`."""
 
-import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +14,9 @@ from torch.utils import _pytree as pytree
 from sordino.gradients import ClippedGradients, Clipping
 from sordino.gradients.batches import Loss
 from sordino.gradients.tuning import Choices
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.mechanisms.streams import Streams
 from sordino.training.augmentation import Augment, check_views, views_of
+from sordino.training.building import built, load_into, seed_of, tensors, words
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.optimisers import Weights
 
@@ -55,19 +55,19 @@ class ModuleTrainee:
         self._n = lengths.pop()
         check_views(augment, views)
         self._augment, self._views, self._physical_batch, self._given = augment, views, physical_batch, choices
-        self.model = self._built(0)
+        self.model = built(build, 0)
         self._clipped = ClippedGradients(
             *(self.model, loss), clipping=clipping, l2_penalty=l2_penalty, views=views, physical_batch=physical_batch
         )
         self._device = next(iter(self.model.parameters())).device
         self._facts = {
-            "model": _words(self.model),
+            "model": words(self.model),
             "weights": {name: [str(value.dtype), *value.shape] for name, value in self.weights().items()},
             "trained": sorted(self.parameters),
-            "loss": _words(loss),
+            "loss": words(loss),
             "clipping": self._clipped.clipping.to_json(),
             "l2_penalty": l2_penalty,
-            "augment": _words(augment),
+            "augment": words(augment),
             "views": views,
         }
 
@@ -76,19 +76,13 @@ class ModuleTrainee:
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
     def weights(self) -> Weights:
-        """Parameters, frozen ones and buffers: frozen random layers are part of the model, too."""
-        return _tensors(self.model)
+        return tensors(self.model)
 
-    @torch.no_grad()
     def load(self, weights: Weights) -> None:
-        own = self.weights()
-        if {name: value.shape for name, value in own.items()} != {n: value.shape for n, value in weights.items()}:
-            raise ValueError("these weights are of another model: names or shapes differ")
-        for name, value in own.items():
-            value.copy_(weights[name])
+        load_into(self.model, weights)
 
     def initialise(self, streams: Streams) -> None:
-        self._start(int(streams.generator(Stream.INITIALISATION).integers(2**63)))
+        self._start(seed_of(streams))
 
     def facts(self) -> dict[str, Any]:
         return self._facts
@@ -152,12 +146,7 @@ class ModuleTrainee:
         return pytree.tree_map(gathered, self._x), pytree.tree_map(gathered, self._y)
 
     def _start(self, seed: int) -> None:
-        self.load(_tensors(self._built(seed)))
-
-    def _built(self, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return self._build()
+        self.load(tensors(built(self._build, seed)))
 
     @contextmanager
     def _random_state(self, seed: int) -> Iterator[None]:
@@ -165,10 +154,6 @@ class ModuleTrainee:
         with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
             torch.manual_seed(seed)
             yield
-
-
-def _tensors(model: nn.Module) -> Weights:
-    return {name: value.detach() for name, value in [*model.named_parameters(), *model.named_buffers()]}
 
 
 def _leaves(data: Any) -> list[Any]:
@@ -180,11 +165,3 @@ def _array(leaf: Any) -> NDArray[Any]:
         leaf = leaf.detach().cpu()
         leaf = leaf.view(torch.int16) if leaf.dtype == torch.bfloat16 else leaf  # NumPy has no such type
     return np.asarray(leaf)
-
-
-def _words(thing: Any) -> str:
-    """What a model or a function is called, the same in another process."""
-    if isinstance(thing, nn.Module):
-        return re.sub(r"0x[0-9a-f]+", "", repr(thing))
-    name = getattr(thing, "__qualname__", None)
-    return f"{thing.__module__}.{name}" if name else re.sub(r"0x[0-9a-f]+", "", repr(thing))

@@ -1,5 +1,8 @@
 """Samplers: what they draw is what their event says."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -77,3 +80,36 @@ def test_impossible_sizes_are_refused(n: int, batch: int) -> None:
         PoissonSampler(n, batch)
     with pytest.raises(ValueError, match="full batch"):
         FullBatchSampler(10, 5)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.101])
+def test_distances_and_coins_draw_by_the_same_law(rate: float) -> None:
+    """On either side of the rate where the way of drawing changes: sizes and ends, against the binomial law."""
+    n, steps = 1000, 4000
+    sampler = PoissonSampler(n, round(rate * n))
+    drawn = [sampler.draw(STREAMS, step) for step in range(steps)]
+    sizes = np.array([len(indices) for indices in drawn])
+    law = stats.binom(n, sampler.sample_rate)
+    assert stats.kstest(sizes + np.random.default_rng(0).random(steps), _jittered(law)).pvalue > 1e-3
+    for record in (0, 1, n // 2, n - 2, n - 1):
+        joined = sum(record in indices for indices in drawn)
+        assert stats.binomtest(joined, steps, sampler.sample_rate).pvalue > 1e-4
+
+
+def _jittered(law: Any) -> Callable[[Any], Any]:
+    """The distribution function of a whole number of this law plus a uniform number below 1."""
+    return lambda x: law.cdf(np.floor(x) - 1) + (x - np.floor(x)) * law.pmf(np.floor(x))
+
+
+def test_more_may_join_than_were_prepared_for() -> None:
+    class Short:
+        """A generator whose distances are all 1: everyone joins."""
+
+        def geometric(self, rate: float, size: int) -> np.ndarray:
+            return np.ones(size, np.int64)
+
+    class Keyed:
+        def generator(self, stream: object, step: int) -> Short:
+            return Short()
+
+    assert np.array_equal(PoissonSampler(500, 1).draw(Keyed(), 0), np.arange(500))  # type: ignore[arg-type]

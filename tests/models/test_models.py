@@ -29,6 +29,14 @@ CASES: dict[str, tuple[Build, tuple[int, ...], int, int]] = {
     "linear_cifar": (lambda: models.linear(15552), (243, 8, 8), 10, 155_530),
     "dense": (lambda: models.dense(784, 1024, 512, 64, 10), (1, 28, 28), 10, 1_362_122),
     "bilstm": (models.BiLSTMClassifier, (20, 100), 4, 34_564),
+    "PAW CNN of CIFAR-10, standard": (lambda: models.paw_cnn(3, 32, (48, 96), 512), (3, 32, 32), 10, 1_820_330),
+    "PAW CNN of CIFAR-10": (lambda: models.paw_cnn(3, 32, (16, 32, 48), 512), (3, 32, 32), 10, 246_554),
+    "PAW CNN of SVHN, standard": (lambda: models.paw_cnn(1, 32, (48, 96), 512), (1, 32, 32), 10, 1_817_930),
+    "PAW CNN of SVHN": (lambda: models.paw_cnn(1, 32, (16, 32), 512), (1, 32, 32), 10, 600_522),
+    "PAW CNN of MNIST, standard": (lambda: models.paw_cnn(1, 28, (48, 96), 64), (1, 28, 28), 10, 197_130),
+    "PAW CNN of MNIST": (lambda: models.paw_cnn(1, 28, (16, 32), 64), (1, 28, 28), 10, 56_970),
+    "average_lenet5": (models.average_lenet5, (1, 28, 28), 10, 61_706),
+    "rwt_cnn": (models.rwt_cnn, (1, 28, 28), 10, 122_442),
 }
 
 
@@ -130,12 +138,51 @@ def test_models_on_tokens() -> None:
     check(models.TransformerClassifier(50, 20, width=16, heads=2), tokens, 4)
 
 
+@pytest.mark.parametrize(("hidden", "units", "count"), [(256, 512, 496_978), (4, 16, 50_994)])
+def test_lstms_of_paw(hidden: int, units: int, count: int) -> None:
+    torch.manual_seed(0)
+    model = models.paw_rnn(hidden, units)
+    assert sum(weight.numel() for weight in model.parameters() if weight.requires_grad) == count
+    tokens = torch.randint(0, 1000, (3, 6))
+    scores = model(tokens)
+    assert scores.shape == (3, 2)
+    changed = torch.cat((tokens[1:2], tokens[1:]))
+    assert torch.allclose(model(changed)[1:], scores[1:], atol=1e-6)
+    assert not model[1].lstm.bias_hh_l0.any()
+
+
+@pytest.mark.parametrize(
+    ("build", "trained"),
+    [
+        (lambda: models.dense(784, 1024, 512, 64, 10), 33_482),
+        (models.rwt_cnn, 103_114),
+        (lambda: models.paw_rnn(256, 512), 132_610),
+    ],
+)
+def test_random_weights_training_trains_the_last_two_dense_layers(
+    build: Callable[[], nn.Sequential], trained: int
+) -> None:
+    torch.manual_seed(0)
+    whole = build()
+    torch.manual_seed(0)
+    frozen = models.train_last(build())
+    assert sum(weight.numel() for weight in frozen.parameters() if weight.requires_grad) == trained
+    assert all(torch.equal(*both) for both in zip(whole.parameters(), frozen.parameters(), strict=True))
+    with pytest.raises(ValueError, match="last 9"):
+        models.train_last(build(), 9)
+
+
 def test_dropout_and_groups_are_parameters() -> None:
     torch.manual_seed(0)
     tokens = torch.randint(0, 50, (3, 12))
     model = models.TransformerClassifier(50, 12, width=16, heads=2, dropout=0.5)
     assert not torch.equal(model(tokens), model(tokens))
     assert models.resnet18(norm=models.group_norm(8)).stem[1].num_groups == 8
+
+
+def test_activations_of_dense_networks() -> None:
+    kinds = [type(layer) for layer in models.dense(4, 3, 2, activation=nn.Tanh)]
+    assert kinds == [nn.Flatten, nn.Linear, nn.Tanh, nn.Linear]
 
 
 def test_a_network_of_one_width_is_refused() -> None:

@@ -1,0 +1,33 @@
+"""The privacy-aware workflow (PAW, 2022): simple networks under noise, complex ones without.
+
+Ours draw Poisson batches and are calibrated by PLD; PAW prices by RDP and shuffles.
+"""
+
+from sordino.papers.experiment import Item
+from sordino.papers.privacy_aware import architectures, crossings, frozen_layers, noise, other_tasks, sample_size
+from sordino.papers.privacy_aware.comparing import PAPER
+
+ITEMS: dict[str, Item] = {
+    "choices": architectures.choices,
+    "table-1": architectures.table_1,
+    "table-3": noise.table_3,
+    "table-4": architectures.table_4,
+    "table-5": architectures.table_5,
+    "table-6": frozen_layers.table_6,
+    "table-7": frozen_layers.table_7,
+    "table-13": other_tasks.table_13,
+    "table-14": other_tasks.table_14,
+    "table-15": other_tasks.table_15,
+    "table-17": other_tasks.table_17,
+    "figure-1": crossings.figure_1,
+    "figure-5": noise.figure_5,
+    "figure-6": sample_size.figure_6,
+    "figure-7": crossings.figure_7,
+    "figure-8": crossings.figure_8,
+    "figure-9": crossings.figure_9,
+    "figure-10": frozen_layers.figure_10,
+    "figure-12": crossings.figure_12,
+    "appendix-e": other_tasks.appendix_e,
+}
+
+__all__ = ["ITEMS", "PAPER"]

@@ -1,0 +1,202 @@
+"""Is the simple network better under noise and the complex one without? Said from the trials, with their intervals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from statistics import mean, stdev
+from typing import Any, TypeVar
+
+from scipy.stats import t
+
+from sordino.papers.experiment import Experiment
+from sordino.papers.privacy_aware.networks import NETWORKS
+from sordino.papers.privacy_aware.trials import NetworkTrial, repeated, run
+from sordino.papers.records import Cell, Series
+
+_T = TypeVar("_T")
+PAPER = "privacy-aware"
+LEVEL = 0.95
+_TUNING_SHARE, _HELD_OUT = 0.25, 0.1
+_MOST_TUNING_EPOCHS, _MOST_HELD_OUT = 40, 5000
+_TUNING_SEED = 1000
+TUNING = (
+    "Learning rates were chosen, uncounted, on a tenth of the training records (at most 5,000), held out, by one "
+    "training for each rate with the item's noise and a quarter of its epochs (at most 40): item choices"
+)
+ACCOUNTANT = "Ours are calibrated by PLD to the ε of the row; PAW prices by RDP"
+REPEATS = "PAW reports the best of at least three trainings by test accuracy, ours is their mean"
+NOT_PRIVATE_PCA = "Principal components are of the training records without noise, as in PAW: not private, not counted"
+POOLING = "PAW's 64 inputs of MNIST and Fashion-MNIST are not described; ours are means of an 8×8 grid, which are free"
+DROPOUT = "Without PAW's dropout, whose rate it does not give"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds with its 95 % interval by Student's t; of one seed there is none."""
+
+    mean: float
+    half: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Interval":
+        if len(values) < 2:
+            return cls(mean(values), None)
+        return cls(mean(values), float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * stdev(values) / sqrt(len(values)))
+
+    def percent(self) -> str:
+        return f"{100 * self.mean:.2f}" + ("" if self.half is None else f" ± {100 * self.half:.2f}")
+
+    def plain(self) -> str:
+        return f"{self.mean:.4f}" + ("" if self.half is None else f" ± {self.half:.4f}")
+
+    def above(self, other: "Interval") -> bool | None:
+        """Whether it lies above the other and the two do not overlap; None where that cannot be said."""
+        if self.half is None or other.half is None:
+            return None
+        return self.mean - self.half > other.mean + other.half
+
+
+def scores(results: Sequence[dict[str, Any]]) -> Interval:
+    return Interval.of([result["score"] for result in results])
+
+
+def tuned(experiment: Experiment, trial: NetworkTrial, rates: Sequence[float]) -> NetworkTrial:
+    """The trial with the rate that did best on held-out training records, with the same noise in a shorter run."""
+    if experiment.quick or len(rates) == 1:
+        return replace(trial, learning_rate=rates[0])
+    tries = grid(experiment, trial, rates)
+    best = max if not NETWORKS[trial.network].regression else min
+    return replace(trial, learning_rate=best(tries, key=lambda rate: tries[rate]))
+
+
+def grid(experiment: Experiment, trial: NetworkTrial, rates: Sequence[float]) -> dict[float, float]:
+    """What each rate gives on held-out records."""
+    n = _size(trial)
+    held = min(_MOST_HELD_OUT, int(_HELD_OUT * n))
+    short = replace(
+        trial,
+        epsilon=None,
+        noise_multiplier=trial.plan(n).noise_multiplier if trial.private and not experiment.quick else None,
+        epochs=min(_MOST_TUNING_EPOCHS, _TUNING_SHARE * trial.epochs),
+        validation=held,
+        seed=_TUNING_SEED,
+        marks=1,
+    )
+    return {rate: run(experiment, replace(short, learning_rate=rate))["score"] for rate in rates}
+
+
+def _size(trial: NetworkTrial) -> int:
+    return trial.records or TRAINED[NETWORKS[trial.network].dataset]
+
+
+TRAINED = {
+    "mnist": 60_000,
+    "fashion-mnist": 60_000,
+    "cifar-10": 50_000,
+    "svhn": 42_000,
+    "location-30": 4010,
+    "sms-spam": 4700,
+    "medical-cost": 1000,
+}
+"""Training records in PAW's parts of each dataset."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a network is trained privately, and plainly, to compare."""
+
+    batch: int
+    epochs: float
+    rates: tuple[float, ...]
+    plain_epochs: float
+    seeds: int = 3
+
+    def private(self, network: str, epsilon: float, **changes: Any) -> NetworkTrial:
+        """At the first of its rates, to be tuned."""
+        return replace(NetworkTrial(network, epsilon, self.rates[0], self.batch, self.epochs), **changes)
+
+    def plain(self, network: str) -> NetworkTrial:
+        return NetworkTrial.plain(network, batch=self.batch, epochs=self.plain_epochs)
+
+    def tuned(self, experiment: Experiment, network: str, epsilon: float, **changes: Any) -> NetworkTrial:
+        return tuned(experiment, self.private(network, epsilon, **changes), self.rates)
+
+
+FULL_FCN = Setting(100, 500, (0.05, 0.1, 0.2), 20)
+SHORT_FCN = Setting(250, 20, (0.25, 0.5, 1.0), 20)
+SHORT_CNN = Setting(250, 4, (0.1, 0.25, 0.5), 4, seeds=3)
+FULL_CNN = Setting(100, 300, (0.02, 0.05, 0.1), 30)
+SHORT_RNN = Setting(200, 10, (0.25, 0.5, 1.0), 5, seeds=3)
+FULL_RNN = Setting(100, 50, (0.1, 0.2, 0.5), 20)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A complex network and a simple one, each with noise and without."""
+
+    name: str
+    complex_private: Interval
+    simple_private: Interval
+    complex_plain: Interval
+    simple_plain: Interval
+
+    @property
+    def shows(self) -> bool | None:
+        """Whether the simple one wins with noise and the complex one without, both beyond their intervals."""
+        parts = (self.simple_private.above(self.complex_private), self.complex_plain.above(self.simple_plain))
+        return None if None in parts else all(parts)
+
+    def words(self) -> str:
+        private = 100 * (self.simple_private.mean - self.complex_private.mean)
+        plain = 100 * (self.complex_plain.mean - self.simple_plain.mean)
+        parts = (self.simple_private.above(self.complex_private), self.complex_plain.above(self.simple_plain))
+        said = [_apart(part) for part in parts]
+        end = {None: "one seed cannot say more", True: "the phenomenon shows", False: "it does not show in full"}
+        return (
+            f"{self.name}: the simple network is better by {private:+.2f} points under noise ({said[0]}), the complex "
+            f"one by {plain:+.2f} without ({said[1]}): {end[self.shows]}"
+        )
+
+
+def _apart(part: bool | None) -> str:
+    return {None: "no interval", True: "intervals apart", False: "intervals not apart, or the other way round"}[part]
+
+
+def compared(
+    experiment: Experiment, name: str, networks: tuple[str, str], epsilon: float | None, setting: Setting, **more: Any
+) -> tuple[Comparison, list[list[dict[str, Any]]]]:
+    """The complex and the simple network at one budget (or, with None, at the noise given), and their trainings."""
+    private = [
+        repeated(experiment, tuned(experiment, _private(setting, network, epsilon, more), setting.rates), setting.seeds)
+        for network in networks
+    ]
+    plain = [repeated(experiment, setting.plain(network), setting.seeds) for network in networks]
+    found = Comparison(name, *(scores(results) for results in (*private, *plain)))
+    return found, [*private, *plain]
+
+
+def _private(setting: Setting, network: str, epsilon: float | None, more: dict[str, Any]) -> NetworkTrial:
+    return replace(NetworkTrial(network, epsilon, setting.rates[0], setting.batch, setting.epochs), **more)
+
+
+def price_columns(results: list[dict[str, Any]]) -> list[Cell]:
+    """ε spent, σ, learning rate, seeds."""
+    first = results[0]
+    sigma = float(first["plan"]["noise_multiplier"])
+    return [float(first["epsilon"]), sigma, float(first["learning_rate"]), len(results)]
+
+
+PRICE = ("ε spent", "σ", "rate", "seeds")
+
+
+def line(label: str, points: Sequence[tuple[float, Interval]], panel: str = "", scale: float = 100) -> Series:
+    """A line of a figure with its intervals."""
+    return Series(
+        *(label, [x for x, _ in points], [scale * found.mean for _, found in points], panel),
+        [scale * (found.half or 0.0) for _, found in points],
+    )
+
+
+def some(experiment: Experiment, rows: Sequence[_T], count: int = 1) -> Sequence[_T]:
+    """All of them, or when trying out the first."""
+    return rows[:count] if experiment.quick else rows

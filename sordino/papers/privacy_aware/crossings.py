@@ -1,0 +1,249 @@
+"""Figures 1, 7, 8, 9 and 12 of PAW: accuracy along complexity, ε, learning rate, width and depth."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sordino.papers.experiment import Experiment
+from sordino.papers.privacy_aware.comparing import (
+    ACCOUNTANT,
+    FULL_FCN,
+    NOT_PRIVATE_PCA,
+    PAPER,
+    POOLING,
+    PRICE,
+    SHORT_CNN,
+    SHORT_FCN,
+    TUNING,
+    Interval,
+    Setting,
+    line,
+    price_columns,
+    scores,
+    some,
+    tuned,
+)
+from sordino.papers.privacy_aware.networks import (
+    DEPTHS,
+    NETWORKS,
+    SIZES,
+    WIDTHS,
+    depth_name,
+    size_name,
+    width_name,
+)
+from sordino.papers.privacy_aware.trials import repeated
+from sordino.papers.records import Cell, Record, Series
+
+_BARS = "± and bars are half of the 95 % interval over seeds"
+_NO_NUMBERS = "PAW gives the curves as a drawing without numbers"
+_TENTH = Setting(250, 10, (0.25, 0.5, 1.0), 10, seeds=2)
+Points = list[tuple[float, Interval]]
+
+
+def figure_1(experiment: Experiment) -> Record:
+    """Accuracy along complexity."""
+    setting = experiment.pick(SHORT_FCN, FULL_FCN)
+    names = [size_name(*hidden) for hidden in some(experiment, SIZES, 2)]
+    rows, private, plain = _along(experiment, setting, names, 2.11, lambda name: float(NETWORKS[name].counts[1]))
+    return Record(
+        PAPER,
+        "figure-1",
+        "Accuracy of fully connected networks on MNIST along their number of parameters",
+        ["network", "parameters", "ours, DP-SGD", "ours, SGD", *PRICE],
+        rows,
+        [
+            _peaks(private, plain, "parameters"),
+            f"ε=2.11, δ=1e-5; {_BARS}",
+            *(ACCOUNTANT, POOLING, f"{_NO_NUMBERS}, and names neither data nor networks: ours are MNIST and FCNs"),
+        ],
+        experiment.pick(f"{setting.epochs:g} epochs of batches of {setting.batch} in place of 500 of 100", None),
+        TUNING,
+        *("trained parameters", "test accuracy, %", "x"),
+        [line("DP-SGD", private), line("SGD", plain)],
+    )
+
+
+def _along(
+    experiment: Experiment, setting: Setting, names: Sequence[str], epsilon: float, place: Callable[[str], float]
+) -> tuple[list[list[Cell]], Points, Points]:
+    """Rows and points of these networks at one budget and without noise."""
+    rows: list[list[Cell]] = []
+    private: Points = []
+    plain: Points = []
+    for name in names:
+        results = repeated(experiment, setting.tuned(experiment, name, epsilon), setting.seeds)
+        private.append((place(name), scores(results)))
+        plain.append((place(name), scores(repeated(experiment, setting.plain(name), setting.seeds))))
+        row: list[Cell] = [name, NETWORKS[name].counts[1], private[-1][1].percent(), plain[-1][1].percent()]
+        rows.append([*row, *price_columns(results)])
+    return rows, private, plain
+
+
+def _peaks(private: Points, plain: Points, what: str) -> str:
+    """Where each line is highest, and whether the last point of the noisy one is below its best beyond doubt."""
+    best, best_plain = (max(points, key=lambda point: point[1].mean) for points in (private, plain))
+    falls = best[1].above(private[-1][1])
+    said = {None: "one seed has no interval", True: "with intervals apart", False: "with intervals not apart"}[falls]
+    gap = 100 * (best[1].mean - private[-1][1].mean)
+    return (
+        f"With noise the best has {best[0]:,.0f} {what} and the largest is {gap:.2f} points below it ({said}); without "
+        f"noise the best has {best_plain[0]:,.0f}"
+    )
+
+
+_FIGURE_7 = ("MNIST FCN", "Fashion-MNIST FCN", "SVHN FCN", "CIFAR-10 FCN")
+
+
+def figure_7(experiment: Experiment) -> Record:
+    """Both workflows' FCNs from small to absurd budgets."""
+    setting = experiment.pick(replace(_TENTH, rates=(0.25, 1.0)), FULL_FCN)
+    budgets = experiment.pick(
+        (0.1, 1.0, 10.0, 1e3, 1e5, 1e7), (0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7)
+    )
+    rows: list[list[Cell]] = []
+    series: list[Series] = []
+    said: list[str] = []
+    for pair in some(experiment, _FIGURE_7):
+        lines: dict[str, Points] = {f"{pair} STW": [], f"{pair} PAW": []}
+        for epsilon in some(experiment, budgets):
+            for name, points in lines.items():
+                # Footnote 7 of PAW: where there is hardly any noise, clipped gradients need larger rates.
+                rates = setting.rates if epsilon < 1e3 else (1.0, 4.0)
+                results = repeated(experiment, tuned(experiment, setting.private(name, epsilon), rates), setting.seeds)
+                points.append((epsilon, scores(results)))
+                rows.append([name, epsilon, points[-1][1].percent(), *price_columns(results)])
+        series += [
+            line(workflow, points, pair) for workflow, points in zip(("STW", "PAW"), lines.values(), strict=True)
+        ]
+        said.append(f"{pair}: {crossover(*lines.values())}; PAW's cross at about 1e4")
+    return Record(
+        PAPER,
+        "figure-7",
+        "Both workflows' FCNs along ε",
+        ["network", "ε", "ours", *PRICE],
+        rows,
+        [*said, f"δ=1e-5; {_BARS} (PAW: 99.9 %)", ACCOUNTANT, POOLING, NOT_PRIVATE_PCA, _NO_NUMBERS],
+        experiment.pick(
+            "six budgets, two seeds, two rates at each, 10 epochs of batches of 250 in place of 500 of 100", None
+        ),
+        TUNING,
+        *("ε", "test accuracy, %", "x"),
+        series,
+    )
+
+
+def crossover(complex_points: Points, simple_points: Points) -> str:
+    """Between which budgets the complex network overtakes for good, by the means."""
+    ahead = [c[1].mean > s[1].mean for c, s in zip(complex_points, simple_points, strict=True)]
+    budgets = [point[0] for point in complex_points]
+    if not ahead[-1]:
+        return f"the simple network is ahead even at ε={budgets[-1]:g}"
+    behind = [place for place, leads in enumerate(ahead) if not leads]
+    if not behind:
+        return f"the complex network is ahead from ε={budgets[0]:g} on"
+    return f"the complex network overtakes between ε={budgets[behind[-1]]:g} and {budgets[behind[-1] + 1]:g}"
+
+
+def figure_8(experiment: Experiment) -> Record:
+    """Logistic regression, FCN, CNN."""
+    budgets = experiment.pick((0.05, 0.25, 0.5, 2.0), (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0))
+    kinds = {
+        "MNIST logistic": Setting(500, 10, (0.5, 2.0), 10, seeds=2),
+        "MNIST FCN PAW": Setting(500, 10, (0.5, 2.0), 10, seeds=2),
+        "MNIST CNN PAW": Setting(500, 4, (0.25, 1.0), 4, seeds=2),
+    }
+    rows: list[list[Cell]] = []
+    lines: dict[str, Points] = {name: [] for name in kinds}
+    for epsilon in some(experiment, budgets):
+        for name, points in lines.items():
+            results = repeated(experiment, kinds[name].tuned(experiment, name, epsilon), kinds[name].seeds)
+            points.append((epsilon, scores(results)))
+            rows.append([name, epsilon, points[-1][1].percent(), *price_columns(results)])
+    best = {lines[name][place][0]: name for place in range(len(rows) // 3) for name in [_best(lines, place)]}
+    return Record(
+        PAPER,
+        "figure-8",
+        "Logistic regression, FCN and CNN on MNIST along ε",
+        ["model", "ε", "ours", *PRICE],
+        rows,
+        [
+            "Best by its mean: " + ", ".join(f"{name} at ε={epsilon:g}" for epsilon, name in best.items()),
+            "PAW: logistic regression below ε of 0.25, the CNN above 0.5",
+            f"δ=1e-5; {_BARS} (PAW: 99.9 %)",
+            *(ACCOUNTANT, POOLING, _NO_NUMBERS),
+        ],
+        experiment.pick("four budgets, two seeds, 10 epochs (4 of the CNN) of batches of 500", "10 and 4 epochs"),
+        TUNING,
+        *("ε", "test accuracy, %", "x"),
+        [line(name, points) for name, points in lines.items()],
+    )
+
+
+def _best(lines: dict[str, Points], place: int) -> str:
+    return max(lines, key=lambda name: lines[name][place][1].mean)
+
+
+def figure_9(experiment: Experiment) -> Record:
+    """One learning rate for both networks, or each its own."""
+    setting = replace(SHORT_CNN, epochs=experiment.pick(3, 300), batch=experiment.pick(250, 100), seeds=2)
+    rows: list[list[Cell]] = []
+    series: list[Series] = []
+    ends: dict[tuple[str, str], Interval] = {}
+    for panel, rate in some(experiment, [("rate 0.01", 0.01), ("rate 0.1", 0.1), ("a rate for each", None)]):
+        for name in ("SVHN CNN STW", "SVHN CNN PAW"):
+            trial = setting.private(name, 5.38, marks=5)
+            chosen = tuned(experiment, trial, setting.rates if rate is None else (rate,))
+            results = repeated(experiment, chosen, setting.seeds)
+            curves = [result["curve"] for result in results]
+            epoch = results[0]["plan"]["sampling"]["n"] / results[0]["plan"]["sampling"]["expected_batch_size"]
+            points = [(int(step) / epoch, Interval.of([curve[step] for curve in curves])) for step in curves[0]]
+            series.append(line(name, points, panel))
+            ends[panel, name] = scores(results)
+            rows.append([panel, name, ends[panel, name].percent(), *price_columns(results)])
+    gaps = [
+        f"{panel}: {100 * (ends[panel, 'SVHN CNN PAW'].mean - ends[panel, 'SVHN CNN STW'].mean):+.2f} points"
+        for panel in dict.fromkeys(panel for panel, _ in ends)
+    ]
+    return Record(
+        PAPER,
+        "figure-9",
+        "The learning rate decides what is compared: SVHN CNNs at one rate, or each at its own",
+        ["panel", "network", "ours", *PRICE],
+        rows,
+        [
+            "The simple network is better by " + "; ".join(gaps),
+            f"ε=5.38, δ=1e-5; {_BARS}",
+            *(ACCOUNTANT, _NO_NUMBERS),
+        ],
+        experiment.pick("3 epochs of batches of 250 in place of 300 of 100, two seeds", None),
+        TUNING,
+        *("epoch", "test accuracy, %", ""),
+        series,
+    )
+
+
+def figure_12(experiment: Experiment) -> Record:
+    """Width against depth."""
+    setting = experiment.pick(_TENTH, FULL_FCN)
+    rows: list[list[Cell]] = []
+    series: list[Series] = []
+    said: list[str] = []
+    panels = {"width": [width_name(width) for width in WIDTHS], "depth": [depth_name(depth) for depth in DEPTHS]}
+    for panel, names in panels.items():
+        sizes = dict(zip(names, WIDTHS if panel == "width" else DEPTHS, strict=True))
+        made = _along(experiment, setting, some(experiment, names), 2.58, lambda name, s=sizes: float(s[name]))  # type: ignore[misc]
+        rows += made[0]
+        series += [line("DP-SGD", made[1], panel), line("SGD", made[2], panel)]
+        said.append(f"{panel}: {_peaks(made[1], made[2], 'units' if panel == 'width' else 'hidden layers')}")
+    return Record(
+        PAPER,
+        "figure-12",
+        "Width (one hidden layer) against depth (layers of 128) on SVHN",
+        ["network", "parameters", "ours, DP-SGD", "ours, SGD", *PRICE],
+        rows,
+        [*said, f"ε=2.58, δ=1e-5; {_BARS}", ACCOUNTANT, NOT_PRIVATE_PCA, _NO_NUMBERS],
+        experiment.pick("10 epochs of batches of 250 in place of 500 of 100, two seeds", None),
+        TUNING,
+        *("units, or hidden layers", "test accuracy, %", "x"),
+        series,
+    )
