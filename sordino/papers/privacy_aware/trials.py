@@ -9,6 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sordino.budget import Ledger, Repeated, calibration, cost
 from sordino.data.samplers import PoissonSampler
 from sordino.papers.experiment import Experiment
@@ -91,7 +93,8 @@ class NetworkTrial:
         begun = time.process_time()
         curve = self._trained(run, plan, data, say)
         steps = max(map(int, curve))
-        found = cost(plan.event, self.delta) if plan.private else None
+        with np.errstate(over="ignore"):  # at an ε in the millions
+            found = cost(plan.event, self.delta) if plan.private else None
         return {
             "trial": str(self),
             "score": curve[str(steps)],

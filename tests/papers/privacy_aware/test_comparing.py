@@ -1,0 +1,81 @@
+"""Verdicts follow from the trials: shown only where intervals do not overlap, and not from one seed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sordino.papers.experiment import Experiment
+from sordino.papers.privacy_aware import comparing
+from sordino.papers.privacy_aware.comparing import Comparison, Interval, grid, tuned
+from sordino.papers.privacy_aware.crossings import crossover
+from sordino.papers.privacy_aware.sample_size import first_step, fitted
+from sordino.papers.privacy_aware.trials import NetworkTrial
+
+TRIAL = NetworkTrial("Location-30 FCN PAW", None, 0.1, 100, 500, noise_multiplier=2.0, seed=3)
+
+
+def test_an_interval_is_students() -> None:
+    values = [0.91, 0.93, 0.95, 0.92]
+    found = Interval.of(values)
+    low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
+    assert (found.mean - float(found.half or 0), found.mean + float(found.half or 0)) == pytest.approx((low, high))
+    assert Interval.of([0.5]) == Interval(0.5, None)
+
+
+def test_one_lies_above_another_only_if_they_do_not_overlap() -> None:
+    assert Interval(0.9, 0.01).above(Interval(0.87, 0.01)) is True
+    assert Interval(0.9, 0.02).above(Interval(0.87, 0.02)) is False
+    assert Interval(0.87, 0.01).above(Interval(0.9, 0.01)) is False
+    assert Interval(0.9, None).above(Interval(0.1, 0.01)) is None
+
+
+def test_the_phenomenon_needs_both_halves() -> None:
+    low, high = Interval(0.8, 0.01), Interval(0.9, 0.01)
+    both = Comparison("pair", complex_private=low, simple_private=high, complex_plain=high, simple_plain=low)
+    assert both.shows is True
+    assert "the phenomenon shows" in both.words()
+    assert replace(both, simple_plain=high).shows is False
+    assert replace(both, simple_private=low).shows is False
+    assert "does not show" in replace(both, simple_private=low).words()
+    assert replace(both, simple_private=Interval(0.9, None)).shows is None
+
+
+def test_rates_are_chosen_on_held_out_records_with_the_trials_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[NetworkTrial] = []
+
+    def run(experiment: Experiment, trial: NetworkTrial) -> dict[str, float]:
+        seen.append(trial)
+        return {"score": 1 - abs(trial.learning_rate - 0.2)}
+
+    monkeypatch.setattr(comparing, "run", run)
+    assert tuned(Experiment(), TRIAL, (0.1, 0.2, 0.5)) == replace(TRIAL, learning_rate=0.2)
+    assert [trial.learning_rate for trial in seen] == [0.1, 0.2, 0.5]
+    for trial in seen:
+        assert trial.validation == 401
+        assert trial.noise_multiplier == 2.0
+        assert trial.epochs == 40
+        assert trial.seed not in range(100)
+    regression = NetworkTrial("medical FCN 2×10", None, 0.1, noise_multiplier=2.0)
+    assert tuned(Experiment(), regression, (0.1, 0.2, 0.5)).learning_rate == 0.5
+    assert grid(Experiment(), TRIAL, (0.2,)) == {0.2: 1.0}
+
+
+def _points(*means: float) -> list[tuple[float, Interval]]:
+    return [(10.0**place, Interval(value, None)) for place, value in enumerate(means)]
+
+
+def test_crossovers_are_read_off_the_means() -> None:
+    simple = _points(0.5, 0.6, 0.7)
+    assert crossover(_points(0.4, 0.5, 0.8), simple) == "the complex network overtakes between ε=10 and 100"
+    assert crossover(_points(0.4, 0.5, 0.6), simple) == "the simple network is ahead even at ε=100"
+    assert crossover(_points(0.6, 0.7, 0.8), simple) == "the complex network is ahead from ε=1 on"
+    assert crossover(_points(0.6, 0.5, 0.8), simple) == "the complex network overtakes between ε=10 and 100"
+
+
+def test_the_first_step_and_the_fit() -> None:
+    assert first_step({"10": 0.5, "20": 0.85, "30": 0.84, "40": 0.9}) == 20
+    assert first_step({"10": 0.5}) is None
+    sizes = [1e4, 2e4, 1e5]
+    assert fitted(sizes, [float(np.log(1.1 + 8922.4 / n)) for n in sizes]) == pytest.approx((1.1, 8922.4))
