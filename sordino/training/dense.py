@@ -25,6 +25,11 @@ _PIECE = 2048
 Slope = Callable[[Tensor, Tensor], Tensor]
 """The derivative of each example's loss by its scores (B, k), given its target."""
 
+_FORWARD: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
+    nn.ReLU: torch.relu_,
+    nn.Tanh: torch.tanh_,
+    nn.Sigmoid: torch.sigmoid_,
+}
 _BACKWARD: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
     nn.ReLU: lambda slope, output: torch.ops.aten.threshold_backward(slope, output, 0),
     nn.Tanh: torch.ops.aten.tanh_backward,
@@ -73,7 +78,7 @@ class DenseTrainee:
             name: value.detach() for name, value in self.model.named_parameters() if value.requires_grad
         }
         self._names = [_names(self.model, linear) for linear, _ in layers]
-        self._activations = [activation for _, activation in layers]
+        self._activations = [None if activation is None else type(activation) for _, activation in layers]
         self._refresh()
 
     def weights(self) -> Weights:
@@ -111,12 +116,13 @@ class DenseTrainee:
         of the same δ and h, so this holds whatever rounding did to them; where they are not finite, or too large for
         float32 to clip exactly, the example adds zero.
         """
-        sums = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
-        pieces = [self._piece(rows, l2_clip, sums) for rows in torch.from_numpy(indices).split(_PIECE)]
-        return ClippedSum(sums, torch.cat(pieces))
+        first, *others = (self._piece(rows, l2_clip) for rows in torch.from_numpy(indices).split(_PIECE))
+        for other in others:
+            for name, value in other.sums.items():
+                first.sums[name].add_(value)
+        return ClippedSum(first.sums, torch.cat([first.norms, *(other.norms for other in others)]))
 
-    def _piece(self, rows: Tensor, l2_clip: float, sums: Weights) -> Tensor:
-        """Adds these examples' part to the sums, and gives their gradients' norms."""
+    def _piece(self, rows: Tensor, l2_clip: float) -> ClippedSum:
         inputs, slopes = self._passes(rows)
         squares = torch.zeros(len(rows), dtype=torch.float64)
         for place, (hidden, slope, (_, bias)) in enumerate(zip(inputs, slopes, self._names, strict=True)):
@@ -127,19 +133,20 @@ class DenseTrainee:
         norms = squares.sqrt_()
         factors = (l2_clip / norms).clamp_(max=1)
         # A factor near the end of float32 would be rounded beyond use, and the clip with it.
-        usable = torch.isfinite(norms) & (factors > _LEAST_FACTOR)
+        usable = factors > _LEAST_FACTOR  # nor does a norm that is infinite, or no number, give such a factor
         if not bool(usable.all()):
             # Zero times infinity is not zero: take unusable examples out of both factors of the products.
             inputs = [torch.where(usable[:, None], hidden, 0) for hidden in inputs]
             slopes = [torch.where(usable[:, None], slope, 0) for slope in slopes]
             factors = torch.where(usable, factors, 0)
         scale = factors.float()[:, None]
+        sums: Weights = {}
         for (weight, bias), hidden, slope in zip(self._names, inputs, slopes, strict=True):
             clipped = slope * scale
-            sums[weight].addmm_(clipped.T, hidden)
+            sums[weight] = clipped.T @ hidden
             if bias is not None:
-                sums[bias] += clipped.sum(dim=0)
-        return norms.float()
+                sums[bias] = clipped.sum(dim=0)
+        return ClippedSum(sums, norms.float())
 
     def _passes(self, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The inputs of each layer, and the derivatives of each example's loss by its outputs."""
@@ -147,12 +154,12 @@ class DenseTrainee:
         matrices = [self.parameters[weight] for weight, _ in self._names]
         for matrix, (_, bias), activation in zip(matrices, self._names, self._activations, strict=True):
             scores = nn.functional.linear(inputs[-1], matrix, None if bias is None else self.parameters[bias])
-            inputs.append(scores if activation is None else activation(scores))
+            inputs.append(scores if activation is None else _FORWARD[activation](scores))
         slope = self._slope(inputs.pop(), self._y[rows])
         slopes = [slope]
         for place in range(len(matrices) - 1, 0, -1):
             slope, activation = slope @ matrices[place], self._activations[place - 1]
-            slope = slope if activation is None else _BACKWARD[type(activation)](slope, inputs[place])
+            slope = slope if activation is None else _BACKWARD[activation](slope, inputs[place])
             slopes.append(slope)
         return inputs, slopes[::-1]
 

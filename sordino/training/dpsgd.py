@@ -4,6 +4,7 @@ What gives the clipped sums is behind a seam (`Trainee`): a linear head has them
 the clipped-gradient engine.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +20,9 @@ from sordino.training.averaging import Averaging
 from sordino.training.optimisers import Optimiser, State, Weights
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import SENSITIVITY
+
+_TOGETHER = 2**20
+"""Numbers that are noised in one piece."""
 
 
 class ClippedSum(NamedTuple):
@@ -130,14 +134,34 @@ def noisy_mean(sums: Weights, l2_clip: float, plan: Plan, generator: np.random.G
     """The sums with the plan's noise, divided by the public expected batch size, never by the realised one."""
     deviation = plan.noise_multiplier * l2_clip
     mean = {}
-    for name in sorted(sums):  # one order, so that the same key gives the same noise to the same parameter
+    for names in _together(sums):
+        flat = torch.cat([sums[name].flatten() for name in names])
         if plan.private:
-            noise = torch.from_numpy(gaussian_noise(generator, tuple(sums[name].shape), deviation))
-            total = noise.to(sums[name].device).add_(sums[name])
+            total = torch.from_numpy(gaussian_noise(generator, tuple(flat.shape), deviation)).to(flat.device).add_(flat)
         else:  # a plan that promises nothing has no noise, and zeros would cost as much to draw
-            total = sums[name].double()
-        mean[name] = total.div_(plan.sampler.expected_batch_size).to(sums[name].dtype)
+            total = flat.double()
+        total = total.div_(plan.sampler.expected_batch_size).to(flat.dtype)
+        for name, part in zip(names, total.split([sums[name].numel() for name in names]), strict=True):
+            mean[name] = part.view(sums[name].shape)
     return mean
+
+
+def _together(sums: Weights) -> Iterator[list[str]]:
+    """Names in one order, so that the same key gives the same noise to the same parameter; small ones in one piece.
+
+    Numbers are drawn one after the other, so pieces decide about speed and memory alone, not about the noise.
+    """
+    piece: list[str] = []
+    held = 0
+    for name in sorted(sums):
+        alike = not piece or (sums[name].dtype, sums[name].device) == (sums[piece[0]].dtype, sums[piece[0]].device)
+        if piece and (held + sums[name].numel() > _TOGETHER or not alike):
+            yield piece
+            piece, held = [], 0
+        piece.append(name)
+        held += sums[name].numel()
+    if piece:
+        yield piece
 
 
 def refuse_mixing(trainee: Trainee, private: bool) -> None:

@@ -43,6 +43,25 @@ def test_noise_is_normal_scaled_by_the_clip_of_the_step_and_the_expected_batch(c
     assert abs(np.corrcoef(means[0]["bias"], means[0]["weight"].ravel()[:5000])[0, 1]) < 0.06
 
 
+def test_noise_is_the_same_in_one_piece_or_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = {"b": torch.ones(7), "a": torch.ones(2, 3), "c": torch.ones(4, dtype=torch.float64), "d": torch.ones(5)}
+    whole = noisy_mean(sums, 0.5, PLAN, noise(1))
+    monkeypatch.setattr("sordino.training.dpsgd._TOGETHER", 8)
+    pieces = noisy_mean(sums, 0.5, PLAN, noise(1))
+    normal = noise(1)
+    for name in "abcd":
+        assert whole[name].dtype == sums[name].dtype
+        assert torch.equal(whole[name], pieces[name])
+        drawn = torch.from_numpy(normal.normal(0.0, 1.5, tuple(sums[name].shape)))
+        assert torch.equal(whole[name], ((sums[name].double() + drawn) / 20).to(sums[name].dtype))
+
+
+def test_without_privacy_nothing_is_drawn() -> None:
+    plan = Plan.without_noise(PoissonSampler(200, 20), 0.5, 1.0)
+    mean = noisy_mean({"b": torch.full((3,), 40.0)}, 0.5, plan, None)  # type: ignore[arg-type]
+    assert torch.equal(mean["b"], torch.full((3,), 2.0))
+
+
 def test_the_sum_is_divided_by_the_expected_batch_whatever_was_drawn() -> None:
     quiet = Plan(PoissonSampler(200, 20), l2_clip=1e-9, noise_multiplier=1e-6, steps=1)
     mean = noisy_mean({"bias": torch.full((3,), 40.0)}, quiet.l2_clip, quiet, noise(0))

@@ -17,11 +17,11 @@ _T = TypeVar("_T")
 PAPER = "privacy-aware"
 LEVEL = 0.95
 _TUNING_SHARE, _HELD_OUT = 0.25, 0.1
-_MOST_TUNING_EPOCHS, _MOST_HELD_OUT = 40, 5000
+_MOST_TUNING_EPOCHS, _MOST_HELD_OUT = 20, 5000
 _TUNING_SEED = 1000
 TUNING = (
     "Learning rates were chosen, uncounted, on a tenth of the training records (at most 5,000), held out, by one "
-    "training for each rate with the item's noise and a quarter of its epochs (at most 40): item choices"
+    "training for each rate with the item's noise and a quarter of its epochs (at most 20): item choices"
 )
 ACCOUNTANT = "Ours are calibrated by PLD to the ε of the row; PAW prices by RDP"
 REPEATS = "PAW reports the best of at least three trainings by test accuracy, ours is their mean"
@@ -126,7 +126,7 @@ FULL_FCN = Setting(100, 500, (0.05, 0.1, 0.2), 20)
 SHORT_FCN = Setting(250, 20, (0.25, 0.5, 1.0), 20)
 SHORT_CNN = Setting(250, 4, (0.1, 0.25, 0.5), 4, seeds=3)
 FULL_CNN = Setting(100, 300, (0.02, 0.05, 0.1), 30)
-SHORT_RNN = Setting(200, 10, (0.25, 0.5, 1.0), 5, seeds=3)
+SHORT_RNN = Setting(200, 6, (0.25, 0.5, 1.0), 5, seeds=3)
 FULL_RNN = Setting(100, 50, (0.1, 0.2, 0.5), 20)
 
 

@@ -11,7 +11,7 @@ from sordino.papers.privacy_aware.trials import NetworkTrial, price, repeated
 from sordino.papers.records import Cell, Record, Series
 
 REACHED = 0.85
-_SIGMA, _BATCH, _STEPS, _MARKS = 2.0, 100, 2400, 60
+_SIGMA, _BATCH, _STEPS, _MARKS = 2.0, 100, 1500, 50
 _HELD_OUT = 5000
 _NETWORKS = {"simple": size_name(128), "complex": size_name(2048, 256, 64)}
 _RATES = {"simple": (0.2, 0.5, 1.0), "complex": (0.1, 0.2, 0.5)}
@@ -63,7 +63,7 @@ def figure_6(experiment: Experiment) -> Record:
             *_fits(needed),
             f"σ={_SIGMA:g}, batches of {_BATCH}, δ=1e-5, by PLD; ± and bars are half of the 95 % interval over seeds",
             "Beyond 55,000 the records are drawn with replacement, as PAW does: the ε there protects one copy of an "
-            "image, not the image. When to stop was read off 5,000 held-out training images, uncounted, every 40 steps",
+            "image, not the image. When to stop was read off 5,000 held-out training images, uncounted, every 30 steps",
             POOLING,
             "PAW reports α=1.1, β=8,922 for the simple network, which does not give its own ε=1 at n=13,574",
         ],
