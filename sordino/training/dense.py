@@ -79,14 +79,17 @@ class DenseTrainee:
         }
         self._names = [_names(self.model, linear) for linear, _ in layers]
         self._activations = [None if activation is None else type(activation) for _, activation in layers]
-        self._refresh()
+        self._kept: tuple[Tensor, Tensor] | None = None
+        shape = tuple(self._before(self._x[:1]).shape[1:])
+        if len(shape) != 1:
+            raise ValueError(f"the first trained layer takes vectors, not {shape}: flatten before it")
 
     def weights(self) -> Weights:
         return tensors(self.model)
 
     def load(self, weights: Weights) -> None:
         load_into(self.model, weights)
-        self._refresh()
+        self._kept = None
 
     def initialise(self, streams: Streams) -> None:
         self.load(tensors(built(self._build, seed_of(streams))))
@@ -127,7 +130,7 @@ class DenseTrainee:
         squares = torch.zeros(len(rows), dtype=torch.float64)
         for place, (hidden, slope, (_, bias)) in enumerate(zip(inputs, slopes, self._names, strict=True)):
             # In double precision: squares of small slopes vanish in float32, and with them the clip of large inputs.
-            size = self._sizes[rows] if place == 0 else _size(hidden, biased=bias is not None)
+            size = self._prepared()[1][rows] if place == 0 else _size(hidden, biased=bias is not None)
             square = torch.linalg.vector_norm(slope, dim=1, dtype=torch.float64).square_()
             squares.addcmul_(size, square)
         norms = squares.sqrt_()
@@ -150,7 +153,7 @@ class DenseTrainee:
 
     def _passes(self, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The inputs of each layer, and the derivatives of each example's loss by its outputs."""
-        inputs = [self._kept.index_select(0, rows)]
+        inputs = [self._prepared()[0].index_select(0, rows)]
         matrices = [self.parameters[weight] for weight, _ in self._names]
         for matrix, (_, bias), activation in zip(matrices, self._names, self._activations, strict=True):
             scores = nn.functional.linear(inputs[-1], matrix, None if bias is None else self.parameters[bias])
@@ -164,13 +167,16 @@ class DenseTrainee:
         return inputs, slopes[::-1]
 
     @torch.no_grad()
-    def _refresh(self) -> None:
-        """What comes before the trained layers, of every example."""
-        fixed = self._fixed
-        kept = self._x if fixed is None else torch.cat([fixed(block) for block in self._x.split(_PIECE)])
-        if kept.ndim != 2:
-            raise ValueError(f"the first trained layer takes vectors, not {tuple(kept.shape[1:])}: flatten before it")
-        self._kept, self._sizes = kept, _size(kept, biased=self._names[0][1] is not None)
+    def _before(self, rows: Tensor) -> Tensor:
+        """What the first trained layer sees of these rows."""
+        return rows if self._fixed is None else torch.cat([self._fixed(block) for block in rows.split(_PIECE)])
+
+    def _prepared(self) -> tuple[Tensor, Tensor]:
+        """What the first trained layer sees of every example, and its size; kept until other weights are loaded."""
+        if self._kept is None:
+            vectors = self._before(self._x)
+            self._kept = vectors, _size(vectors, biased=self._names[0][1] is not None)
+        return self._kept
 
 
 def _tensor(rows: NDArray[Any]) -> Tensor:

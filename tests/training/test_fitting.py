@@ -146,6 +146,7 @@ def test_no_two_different_releases_share_noise_whatever_happens(
             released.setdefault(noise, set()).add(sums[name].numpy().tobytes())
         return mean
 
+    monkeypatch.setattr(dpsgd, "_TOGETHER", 1)  # a draw for each parameter, to watch them apart
     monkeypatch.setattr(dpsgd, "gaussian_noise", watched_noise)
     monkeypatch.setattr(dpsgd, "noisy_mean", watched_mean)
     here = continuity.environment()

@@ -26,7 +26,7 @@ from sordino.papers.privacy_aware.comparing import (
     some,
 )
 from sordino.papers.privacy_aware.networks import NETWORKS
-from sordino.papers.privacy_aware.trials import NetworkTrial, repeated
+from sordino.papers.privacy_aware.trials import repeated
 from sordino.papers.records import Cell, Record
 
 
@@ -50,7 +50,7 @@ class Published:
     def setting(self, experiment: Experiment) -> Setting:
         if "CNN" in self.name:
             return experiment.pick(SHORT_CNN, FULL_CNN)
-        return FULL_FCN if self.full or experiment.pick(False, True) else SHORT_FCN
+        return FULL_FCN if self.full or experiment.full else SHORT_FCN
 
 
 TABLE_1 = (
@@ -75,7 +75,7 @@ _SHORT = (
 )
 
 
-def _full_epsilon(row: Published) -> dict[str, Any]:
+def _noise_given(row: Published) -> dict[str, Any]:
     """The noise given in place of a budget, where there is one."""
     return {} if row.noise_multiplier is None else {"noise_multiplier": row.noise_multiplier}
 
@@ -89,7 +89,7 @@ def table_1(experiment: Experiment) -> Record:
         epsilon = None if published.noise_multiplier else published.epsilon
         setting = published.setting(experiment)
         found, results = compared(
-            experiment, published.name, published.networks, epsilon, setting, **_full_epsilon(published)
+            experiment, published.name, published.networks, epsilon, setting, **_noise_given(published)
         )
         said.append(found.words())
         shown.append(found.shows)
@@ -241,10 +241,7 @@ def choices(experiment: Experiment) -> Record:
         setting = published.setting(experiment)
         for network in published.networks:
             budget = None if published.noise_multiplier else published.epsilon
-            trial = replace(
-                NetworkTrial(network, budget, setting.rates[0], setting.batch, setting.epochs),
-                **_full_epsilon(published),
-            )
+            trial = setting.private(network, budget, **_noise_given(published))
             tries = grid(experiment, trial, setting.rates)
             best = max(tries, key=lambda rate: tries[rate])
             listed = ", ".join(f"{rate:g}: {100 * share:.2f}" for rate, share in tries.items())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,11 +58,16 @@ class Network:
 
 
 def _fcn(dataset: str, seen: Inputs, *widths: int) -> Network:
-    return Network(dataset, seen, lambda: models.dense(*widths))
+    return Network(dataset, seen, partial(models.dense, *widths))
 
 
 def _cnn(dataset: str, *shape: Any) -> Network:
-    return Network(dataset, inputs.PLANES, lambda: models.paw_cnn(*shape), closed_form=False)
+    return Network(dataset, inputs.PLANES, partial(models.paw_cnn, *shape), closed_form=False)
+
+
+def _rnn(hidden: int, units: int) -> Network:
+    build = partial(models.paw_rnn, hidden, units, vocabulary=VOCABULARY)
+    return Network("sms-spam", inputs.TOKENS, build, closed_form=False)
 
 
 def _both(name: str, network: Network) -> dict[str, Network]:
@@ -90,10 +96,6 @@ SIZES = ((4,), (16,), (64,), (128,), (512,), (2048,), (2048, 256, 64))
 """Hidden layers of Figure 1, which PAW does not give; the last is the complex network of its Figure 6."""
 WIDTHS, DEPTHS = (4, 32, 128, 512, 2048), (1, 2, 4, 8, 12)
 LAYERS, UNITS = (2, 6, 12), (10, 30, 60, 120)
-_RNN = {
-    "SMS RNN STW": Network("sms-spam", inputs.TOKENS, lambda: models.paw_rnn(256, 512, 2, VOCABULARY), False),
-    "SMS RNN PAW": Network("sms-spam", inputs.TOKENS, lambda: models.paw_rnn(4, 16, 2, VOCABULARY), False),
-}
 NETWORKS: dict[str, Network] = {
     "CIFAR-10 CNN STW": _cnn("cifar-10", 3, 32, (48, 96), 512),
     "CIFAR-10 CNN PAW": _cnn("cifar-10", 3, 32, (16, 32, 48), 512),
@@ -118,8 +120,8 @@ NETWORKS: dict[str, Network] = {
     **_both("MNIST FCN complex", _fcn("mnist", inputs.FLAT, *COMPLEX_FCN)),
     "MNIST FCN simple": _fcn("mnist", inputs.FLAT, *SIMPLE_FCN),
     **_both("MNIST CNN of RWT", Network("mnist", inputs.PLANES, models.rwt_cnn, closed_form=False)),
-    **_both("SMS RNN STW", _RNN["SMS RNN STW"]),
-    "SMS RNN PAW": _RNN["SMS RNN PAW"],
+    **_both("SMS RNN STW", _rnn(256, 512)),
+    "SMS RNN PAW": _rnn(4, 16),
     **{size_name(*hidden): _fcn("mnist", inputs.POOLED, 64, *hidden, 10) for hidden in SIZES},
     **{width_name(width): _fcn("svhn", inputs.PRINCIPAL, COMPONENTS, width, 10) for width in WIDTHS},
     **{depth_name(depth): _fcn("svhn", inputs.PRINCIPAL, COMPONENTS, *[128] * depth, 10) for depth in DEPTHS},
@@ -127,7 +129,7 @@ NETWORKS: dict[str, Network] = {
         regression_name(layers, units): Network(
             "medical-cost",
             inputs.ATTRIBUTES,
-            lambda layers=layers, units=units: models.dense(6, *[units] * layers, 1),  # type: ignore[misc]
+            partial(models.dense, 6, *[units] * layers, 1),
             regression=True,
         )
         for layers in LAYERS
