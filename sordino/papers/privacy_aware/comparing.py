@@ -125,9 +125,9 @@ class Setting:
 
 FULL_FCN = Setting(100, 500, (0.05, 0.1, 0.2), 20)
 SHORT_FCN = Setting(250, 20, (0.5, 1.0, 2.0), 20)
-SHORT_CNN = Setting(250, 4, (0.1, 0.25, 0.5), 4, seeds=3)
+SHORT_CNN = Setting(250, 2, (0.1, 0.25, 0.5), 2, seeds=3)
 FULL_CNN = Setting(100, 300, (0.02, 0.05, 0.1), 30)
-SHORT_RNN = Setting(200, 6, (0.25, 0.5, 1.0), 5, seeds=3)
+SHORT_RNN = Setting(200, 5, (0.25, 0.5, 1.0), 4, seeds=3)
 FULL_RNN = Setting(100, 50, (0.1, 0.2, 0.5), 20)
 
 

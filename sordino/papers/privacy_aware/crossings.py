@@ -182,7 +182,7 @@ def _best(lines: dict[str, Points], place: int) -> str:
 
 def figure_9(experiment: Experiment) -> Record:
     """One learning rate for both networks, or each its own."""
-    setting = replace(SHORT_CNN, epochs=experiment.pick(3, 300), batch=experiment.pick(250, 100), seeds=2)
+    setting = replace(SHORT_CNN, epochs=experiment.pick(2, 300), batch=experiment.pick(250, 100), seeds=2)
     rows: list[list[Cell]] = []
     series: list[Series] = []
     ends: dict[tuple[str, str], Interval] = {}
@@ -212,7 +212,7 @@ def figure_9(experiment: Experiment) -> Record:
             f"ε=5.38, δ=1e-5; {_BARS}",
             *(ACCOUNTANT, _NO_NUMBERS),
         ],
-        experiment.pick("3 epochs of batches of 250 in place of 300 of 100, two seeds", None),
+        experiment.pick("2 epochs of batches of 250 in place of 300 of 100, two seeds", None),
         TUNING,
         *("epoch", "test accuracy, %", ""),
         series,

@@ -110,14 +110,15 @@ class NetworkTrial:
     def _trained(self, run: Run, plan: Plan, data: Material, say: Say) -> dict[str, float]:
         network = NETWORKS[self.network]
         trainee: Any = network.trainee(data.x, data.y)
-        blocks = math.ceil(_BLOCKS / self.marks)
-        block = math.ceil(plan.steps / (self.marks * blocks))
+        between = math.ceil(plan.steps / self.marks)
+        block = math.ceil(between * self.marks / max(_BLOCKS, self.marks))
+        between = block * math.ceil(between / block)  # marks fall on checkpoints
         kept_curve = run.folder / "curve.json"
         curve: dict[str, float] = json.loads(kept_curve.read_text(encoding="utf-8")) if kept_curve.exists() else {}
 
         def measure(done: int, total: int) -> None:
             say(f"{self}: step {done:,} of {total:,}")
-            if done and (done % (block * blocks) == 0 or done == total):
+            if done and (done % between == 0 or done == total):
                 curve[str(done)] = network.score(trainee.model, data.examined_x, data.examined_y)
                 run.write_json(kept_curve.name, curve)
 
