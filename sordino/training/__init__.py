@@ -1,6 +1,7 @@
 """Training under a plan: DP-SGD, run folders that survive a kill, recipes."""
 
 from sordino.training.averaging import Averaging
+from sordino.training.dense import DenseTrainee
 from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier
 from sordino.training.module import ModuleTrainee
@@ -15,6 +16,7 @@ __all__ = [
     "SGD",
     "Adam",
     "Averaging",
+    "DenseTrainee",
     "LinearClassifier",
     "LoopError",
     "ModuleTrainee",
