@@ -9,10 +9,11 @@ it), the loss of present against absent is at most
 
     log(1 + k·t(1−t)) + t²/(2σ²) + t·Z/σ  ≤  log(1 + k·t(1−t)) + t·V  ≤  G(V),    G(v) = max over t in [0, 1],
 
-since t² ≤ t; t depends on θ, hence on Z, but the maximum covers that. Absent against present lacks the logarithm, so
-G(V) bounds it too. Its law is the same whatever the data, so it composes like any loss. G(v) = v from v = k on: where
-the noise is worth more than the curvature, the curvature is free. Kifer, Smith & Thakurta 2012 and Redberg, Koskela &
-Wang 2023 add the two worst cases instead, at different t, and lose the sign of the gradient.
+since t² ≤ t; t depends on θ, hence on Z, but the maximum covers that. (A shorter row, of norm r, is a row of norm 1
+with τ = r·t in place of t: its gradient is τ, its curvature τ(r−τ) ≤ τ(1−τ).) Absent against present lacks the
+logarithm, so G(V) bounds it too. Its law is the same whatever the data, so it composes like any loss. G(v) = v from
+v = k on: where the noise is worth more than the curvature, the curvature is free. Kifer, Smith & Thakurta 2012 and
+Redberg, Koskela & Wang 2023 add the two worst cases instead, at different t, and lose the sign of the gradient.
 """
 
 import math

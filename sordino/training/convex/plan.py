@@ -3,8 +3,9 @@
 *How budget and ridge are chosen, without a look at the data.* Curvature is free as long as the ridge, on rows of norm
 1, is at least 1/ε (`logistic_perturbation`), so all of ε goes to the noise. Beyond that a ridge keeps the noise from
 making the weights long. For n from 191 to 22,750 (Breast Cancer and Adult, ε from 0.1 to 10, pure and with δ) the best
-of a grid of ridges lay near 6·E‖b‖/√n; the rule is the larger of the two, and it is a rule for public benchmarks, no
-proof.
+of a grid of ridges lay near 6·E‖b‖/√n, on test rows, where it was found, and on held-out training rows, where it was
+checked: half or twice as much changed accuracy by 1.3 points at most. The rule is the larger of the two; it comes from
+public benchmarks and is no proof.
 """
 
 import math
