@@ -183,8 +183,9 @@ def _large_rate(name: str, dataset: str, facts: Facts, **changes: Any) -> Recipe
         raise DataError(f"the recipe {name!r} is made for {made.dataset} alone, not for {dataset}; use cnn")
     settings = replace(Settings(made.n, made.batch, made.learning_rate, made.epochs), **changes)
     mean, deviation = USUAL_SCALE[made.dataset]
+    network = models.cifar_cnn if len(facts.shape) == 3 else models.lsr_cnn
     return Recipe(
-        *(name, Pixels(mean, deviation), NetworkHead(models.cifar_cnn if len(facts.shape) == 3 else models.lsr_cnn)),
+        *(name, Pixels(mean, deviation), NetworkHead(network, settings.input_scale, settings.orthogonal)),
         *(settings, (made.dataset, *(part for part, whole in _SUBSETS.items() if whole == made.dataset))),
         l2_clip=made.l2_clip,
         momentum=made.momentum,
