@@ -4,7 +4,6 @@ Coordinates never meet, and noise and Poisson participation are independent betw
 loop is as many independent trials of the mechanism, at the plan's own sample rate, as there are canaries.
 """
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -76,19 +75,19 @@ def half_of(records: int, streams: Streams) -> NDArray[np.bool_]:
 
 
 def resized(sampler: Sampler, records: int) -> Sampler:
-    """The sampler over about so many records, or more, at the same sample rate.
+    """The sampler over so many records, or the fewest above that give the same sample rate.
 
-    Where no such number gives the same rate exactly the rate is a little lower, and what it leaks a little less: a
-    lower bound stays one.
+    The rate is the same but for a share of 1/records by which it may be lower: then it leaks a little less, and a lower
+    bound stays one. Batches of an epoch are as many.
     """
-    unit = sampler.n // math.gcd(sampler.n, sampler.expected_batch_size)
-    if unit <= 4 * records:
-        size = unit * math.ceil(records / unit)
-        batch = size * sampler.expected_batch_size // sampler.n
-    else:
-        size = max(records, math.ceil(1 / sampler.sample_rate))
-        batch = max(1, size * sampler.expected_batch_size // sampler.n)
+    n, expected = sampler.n, sampler.expected_batch_size
+    batch = _quotient_rounded_up(records * expected, n)
+    size = _quotient_rounded_up(batch * n, expected)
     return replace(sampler, n=size, expected_batch_size=batch)  # type: ignore[type-var]
+
+
+def _quotient_rounded_up(number: int, divisor: int) -> int:
+    return -(-number // divisor)
 
 
 def plan_at(plan: Plan, records: int) -> Plan:

@@ -1,5 +1,6 @@
 """Whether draws are what the event says: inclusion frequencies, and independence within and between steps."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -11,11 +12,16 @@ from sordino.budget import Event, FixedSizeGaussian, Gaussian, PoissonGaussian, 
 from sordino.data.samplers import Sampler
 from sordino.mechanisms.streams import Streams
 
-Draws = NDArray[np.float32]
+Draws = NDArray[np.uint8]
 """A row a step, a column a record: how often the record is in the step's batch."""
+Present = NDArray[np.bool_]
 
 _LAGS = 8
 _FEWEST_STEPS, _MOST_STEPS, _EPOCHS = 256, 10_000, 24
+_MOST_DRAWS = 2**24
+"""Steps times records: so many bytes."""
+_MOST_COMPARED, _MOST_PRODUCTS = 2000, 2**30
+"""Records that are compared with each other, and steps times their pairs."""
 
 
 def sampler_test(
@@ -24,11 +30,12 @@ def sampler_test(
     """Draws of the sampler against what a step's event says of them; p-values are combined by a union bound.
 
     Poisson: every record's count is binomial, their number too; batch sizes vary as they should (shuffled ones do
-    not); a record's presence tells nothing about the next steps, nor about other records. What it cannot see: a
-    dependence that leaves all of these as they are.
+    not); a record's presence tells nothing about the next steps, nor about any other record's. What it cannot see: a
+    dependence of three or more, or of pairs that is too weak to show in so many draws.
     """
     steps = int(np.clip(np.ceil(_EPOCHS / sampler.sample_rate), _FEWEST_STEPS, _MOST_STEPS))
-    draws = np.zeros((steps, sampler.n), dtype=np.float32)
+    steps = max(1, min(steps, _MOST_DRAWS // sampler.n))
+    draws = np.zeros((steps, sampler.n), dtype=np.uint8)
     for step in range(steps):
         np.add.at(draws[step], sampler.draw(streams, step), 1)
     found = _p_values(draws, event)
@@ -39,7 +46,7 @@ def sampler_test(
 
 def _p_values(draws: Draws, event: Event) -> dict[str, float]:
     match event:
-        case Gaussian():
+        case Gaussian() | PoissonGaussian(1.0, _):
             return {"not every record in every batch": _certain(bool((draws == 1).all()))}
         case ShuffledGaussian(steps_per_epoch, _):
             whole = len(draws) // steps_per_epoch * steps_per_epoch
@@ -48,17 +55,18 @@ def _p_values(draws: Draws, event: Event) -> dict[str, float]:
         case FixedSizeGaussian(n, size, _):
             sizes = draws.sum(1)
             found = {"batch sizes": _certain(bool((sizes == size).all()) and n == draws.shape[1])}
-            return found | _independence(draws, size / n)
+            return found if size == n else found | _independence(draws, size / n, size / n * (size - 1) / (n - 1))
         case PoissonGaussian(rate, _):
             found = {"spread of batch sizes": _dispersion(draws.sum(1), draws.shape[1], rate)}
             total = int(draws.sum())
             found["participations in all"] = float(stats.binomtest(total, draws.size, rate).pvalue)
-            return found | _independence(draws, rate)
+            return found | _independence(draws, rate, rate**2)
         case _:
             raise ValueError(f"no sampler test is known for a step of {type(event).__name__}")
 
 
-def _independence(draws: Draws, rate: float) -> dict[str, float]:
+def _independence(draws: Draws, rate: float, together: float) -> dict[str, float]:
+    """Of records that are in a batch with this rate, and any two of them with that of `together`."""
     steps, records = draws.shape
     counts = draws.sum(0)
     found = {
@@ -67,20 +75,39 @@ def _independence(draws: Draws, rate: float) -> dict[str, float]:
         "the most frequent record": min(1.0, records * float(stats.binom.sf(counts.max() - 1, steps, rate))),
         "the least frequent record": min(1.0, records * float(stats.binom.cdf(counts.min(), steps, rate))),
     }
-    centred = draws - np.float32(rate)
-    lags: dict[str, Callable[[int], tuple[Draws, Draws]]] = {
-        "a record in batches {} apart": lambda lag: (centred[:-lag], centred[lag:]),
-        "records {} apart in a batch": lambda lag: (centred[:, :-lag], centred[:, lag:]),
+    present = draws > 0
+    lags: dict[str, tuple[float, Callable[[int], tuple[Present, Present]]]] = {
+        "a record in batches {} apart": (rate**2, lambda lag: (present[:-lag], present[lag:])),
+        "records {} apart in a batch": (together, lambda lag: (present[:, :-lag], present[:, lag:])),
     }
-    for words, pair in lags.items():
+    for words, (both, pair) in lags.items():
         for lag in range(1, min(_LAGS, steps - 1, records - 1) + 1):
             left, right = pair(lag)
-            covariance = float(np.vdot(left.ravel(), right.ravel())) / (rate * (1 - rate) * np.sqrt(left.size))
-            found[words.format(lag)] = float(2 * stats.norm.sf(abs(covariance)))
-    return found
+            alone = np.count_nonzero(left) + np.count_nonzero(right) - 2 * rate * left.size
+            covariance = np.count_nonzero(left & right) - both * left.size - rate * alone
+            found[words.format(lag)] = float(
+                2 * stats.norm.sf(abs(covariance) / (rate * (1 - rate) * np.sqrt(left.size)))
+            )
+    return found | _pairs(present, together)
 
 
-def _dispersion(counts: Draws, trials: int, rate: float) -> float:
+def _pairs(present: Present, together: float) -> dict[str, float]:
+    """Of all pairs of some records, those most and least often in a batch together: each count is binomial."""
+    steps, records = present.shape
+    if records < 2:
+        return {}
+    some = np.random.default_rng(0).permutation(records)[: min(_MOST_COMPARED, math.isqrt(_MOST_PRODUCTS // steps))]
+    chosen = present[:, some].astype(np.float32)
+    counts = chosen.T @ chosen
+    np.fill_diagonal(counts, counts[0, 1])  # a record with itself is no pair
+    pairs, law = math.comb(len(some), 2), stats.binom(steps, together)
+    return {
+        "the two records most often together": min(1.0, pairs * float(law.sf(counts.max() - 1))),
+        "the two records least often together": min(1.0, pairs * float(law.cdf(counts.min()))),
+    }
+
+
+def _dispersion(counts: NDArray[np.integer], trials: int, rate: float) -> float:
     """Two-sided, of the squared deviations of binomial counts: a gamma law with their sum's mean and variance.
 
     For large counts it is χ²; where counts are small their fourth moment makes the sum vary more.
