@@ -1,4 +1,7 @@
-"""Whether the noise of the real loop is the plan's: variance, normality, independence of steps and parameters."""
+"""Whether the noise of the real loop is the plan's: variance, normality, independence of steps and parameters.
+
+The loop of weight distributions has its own (`weight_distributions.drawn_noise_test`), by the same tests.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -13,20 +16,25 @@ from sordino.mechanisms.streams import Streams
 from sordino.training.dpsgd import ClippedSum, Training, train_steps
 from sordino.training.optimisers import State, Weights
 from sordino.training.plan import Plan
+from sordino.training.quantile_clip import SENSITIVITY, QuantileClip
 
 _STILL = 1023
-_FEWEST_STEPS, _MOST_STEPS = 64, 256
+_FEWEST_STEPS, MOST_STEPS = 64, 256
 
 Array = NDArray[np.float64]
 
 
-class _KnownSums:
-    """A trainee whose sums are known: every record adds the whole clip to one parameter, nothing to all others."""
+class KnownSums:
+    """A trainee whose sums are known: every record adds the whole clip to one parameter, nothing to all others.
+
+    Norms are 0, within any clip, so that a quantile clip's count is known, too.
+    """
 
     def __init__(self, records: int) -> None:
         self._records = records
-        self.parameters: Weights = {"aligned": torch.zeros(1), "still": torch.zeros(_STILL)}
-        self.aligned = 0.0
+        zeros = torch.zeros(1 + _STILL, dtype=torch.float64)
+        self.parameters: Weights = {"aligned": zeros[:1].clone(), "still": zeros[1:].clone()}
+        self.batch_sizes: list[int] = []
 
     def weights(self) -> Weights:
         return self.parameters
@@ -48,17 +56,18 @@ class _KnownSums:
     def clipped_sum(
         self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator | None = None
     ) -> ClippedSum:
-        self.aligned = len(indices) * l2_clip
-        sums = {"aligned": torch.full((1,), self.aligned, dtype=torch.float64), "still": torch.zeros(_STILL)}
-        return ClippedSum(sums, torch.full((len(indices),), l2_clip))
+        self.batch_sizes.append(len(indices))
+        aligned = torch.full((1,), len(indices) * l2_clip, dtype=torch.float64)
+        return ClippedSum({"aligned": aligned, "still": torch.zeros(_STILL)}, torch.zeros(len(indices)))
 
 
 class _Residuals:
     """An optimiser that takes the known sums off again: what is left is the noise, in units of its deviation."""
 
-    def __init__(self, plan: Plan, trainee: _KnownSums) -> None:
+    def __init__(self, plan: Plan, trainee: KnownSums) -> None:
         self._plan, self._trainee = plan, trainee
         self.rows: list[Array] = []
+        self.clips: list[float] = []
 
     def to_json(self) -> dict[str, Any]:
         return {"optimiser": "residuals"}
@@ -69,24 +78,57 @@ class _Residuals:
     def step(self, parameters: Weights, state: State, gradient: Weights, step: int, noise_deviation: float) -> None:
         batch, plan = self._plan.sampler.expected_batch_size, self._plan
         clip = plan.l2_clip if plan.quantile_clip is None else noise_deviation * batch / plan.noise_multiplier
-        left = torch.cat([gradient["aligned"].double() * batch - self._trainee.aligned, gradient["still"] * batch])
+        known = self._trainee.batch_sizes[-1] * clip
+        left = torch.cat([gradient["aligned"].double() * batch - known, gradient["still"] * batch])
         self.rows.append(left.numpy() / (plan.noise_multiplier * clip))
+        self.clips.append(clip)
 
 
 def noise_test(plan: Plan, streams: Streams) -> Finding:
     """The noise of the real loop on sums that are known, against N(0, (noise_multiplier·l2_clip)²) on every coordinate.
 
-    It takes at least 64 steps, of a shorter plan too. p-values are combined by a union bound. What it cannot see: noise
-    that others could predict, and dependence between more than two numbers.
+    It takes at least 64 steps, of a shorter plan too. The noise on a quantile clip's count is found from how the clip
+    moves, and tested as if the count were one more parameter.
     """
-    trainee = _KnownSums(plan.sampler.n)
+    steps = int(np.clip(plan.steps, _FEWEST_STEPS, MOST_STEPS))
+    plan = replace(plan, steps=steps, quantile_clip=_with_small_moves(plan))
+    trainee = KnownSums(plan.sampler.n)
     residuals = _Residuals(plan, trainee)
-    steps = int(np.clip(plan.steps, _FEWEST_STEPS, _MOST_STEPS))
-    training = Training(replace(plan, steps=steps), trainee, residuals)
-    train_steps(training, training.start(), streams, steps)
-    found = _p_values(np.stack(residuals.rows))
+    training = Training(plan, trainee, residuals)
+    standing = training.start()
+    train_steps(training, standing, streams, steps)
+    noise = np.stack(residuals.rows)
+    if plan.quantile_clip is not None:
+        clips = np.array([*residuals.clips, standing.l2_clip])
+        noise = np.column_stack([noise, _count_noise(clips, plan, plan.quantile_clip, trainee)])
+    return standard_normal(noise)
+
+
+def _with_small_moves(plan: Plan) -> QuantileClip | None:
+    """The rule by which a count moves the clip, which is post-processing, so gentle that no limit cuts a count off."""
+    batch, rule = plan.sampler.expected_batch_size, plan.quantile_clip
+    if rule is None:
+        return None
+    return replace(rule, quantile=1.0, learning_rate=1e-3 * batch / max(batch, rule.noise_multiplier))
+
+
+def _count_noise(clips: Array, plan: Plan, rule: QuantileClip, trainee: KnownSums) -> Array:
+    """What the rule's move from each clip to the next was for, less the known count; in units of its deviation."""
+    share = rule.quantile - np.diff(np.log(clips)) / rule.learning_rate
+    counts = (share - SENSITIVITY) * plan.sampler.expected_batch_size
+    return (counts - SENSITIVITY * np.array(trainee.batch_sizes)) / (SENSITIVITY * rule.noise_multiplier)
+
+
+def standard_normal(noise: Array) -> Finding:
+    """Of numbers, a row a step and a column a parameter, that should be independent of each other and N(0, 1).
+
+    p-values are combined by a union bound. What it cannot see: noise that others could predict, and dependence between
+    more than two numbers.
+    """
+    steps, parameters = noise.shape
+    found = _p_values(noise)
     worst, value = min(found.items(), key=lambda item: item[1])
-    seen = f"least probable of {len(found)}: {worst} over {steps:,} steps of {1 + _STILL:,} parameters"
+    seen = f"least probable of {len(found)}: {worst} over {steps:,} steps of {parameters:,} parameters"
     return Finding("noise", min(1.0, len(found) * value), seen)
 
 
@@ -110,6 +152,8 @@ def _p_values(noise: Array) -> dict[str, float]:
 def _correlations(rows: Array) -> float:
     """Of the two rows that agree most; the law is exact for independent normal numbers of mean zero."""
     count, length = rows.shape
+    if count < 2 or length < 2:
+        return 1.0
     norms = np.linalg.norm(rows, axis=1)
     unit = rows / np.where(norms > 0, norms, 1.0)[:, None]
     most = min(float(np.abs(np.triu(unit @ unit.T, 1)).max()), 1 - 1e-15)

@@ -25,7 +25,26 @@ def test_the_real_noise_passes() -> None:
     values = [noise_test(PLAN, keyed(seed)).p_value for seed in range(12)]
     assert min(values) > 1e-3
     assert noise_test(replace(PLAN, steps=1), keyed(1)).p_value > 1e-3
-    assert noise_test(replace(PLAN, quantile_clip=QuantileClip(4.0)), keyed(1)).p_value > 1e-3
+
+
+@pytest.mark.parametrize("count_noise", [0.01, 4.0, 3000.0])
+@pytest.mark.parametrize("way", [{}, {"quantile": 0.95, "learning_rate": 5.0}])
+def test_the_real_noise_on_the_count_of_a_quantile_clip_passes(count_noise: float, way: dict[str, float]) -> None:
+    found = noise_test(replace(PLAN, quantile_clip=QuantileClip(count_noise, **way)), keyed(1))
+    assert found.p_value > 1e-3, found.seen
+    assert "1,025 parameters" in found.seen
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_less_noise_on_the_count_of_a_quantile_clip_does_not(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    real = dpsgd.gaussian_noise
+
+    def less_on_counts(generator: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
+        return real(generator, shape, deviation) * (1.0 if shape else share)
+
+    monkeypatch.setattr(dpsgd, "gaussian_noise", less_on_counts)
+    assert noise_test(PLAN, keyed(0)).p_value > 1e-3
+    assert noise_test(replace(PLAN, quantile_clip=QuantileClip(4.0)), keyed(0)).p_value < 1e-6
 
 
 def laplace(generator: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
