@@ -8,9 +8,10 @@ from sordino.audit.noise import noise_test
 from sordino.audit.one_run import one_run_lower_bound
 from sordino.audit.sampler import sampler_test
 from sordino.audit.sensitivity import sensitivity_probe
-from sordino.audit.weight_distributions import audit_weight_distributions
+from sordino.audit.weight_distributions import SI_MNIST, audit_weight_distributions
 
 __all__ = [
+    "SI_MNIST",
     "Audit",
     "Finding",
     "Part",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sordino.audit.canaries import half_of, plan_at, resized
-from sordino.audit.findings import Audit, Finding, Part
+from sordino.audit.findings import SHARE, WIDE_DELTA, Audit, Finding, Part
 from sordino.audit.lower_bound import check_confidence, epsilon_lower_bound
 from sordino.audit.noise import noise_test
 from sordino.audit.one_run import one_run_lower_bound
@@ -27,17 +27,13 @@ from sordino.training.dpsgd import Trainee
 from sordino.training.heads import LinearHead
 from sordino.training.plan import Plan
 from sordino.training.recipes import Recipe, recipe
-from sordino.training.run import Run
+from sordino.training.run import Run, RunError
 from sordino.training.train import plan_for
 from sordino.training.weight_distributions import WeightDistributionPlan
 
 RUNS = 20_000
 """Trials of the mechanism, half with the canary and half without."""
-_FEWEST_RUNS = 100
-_WIDE_DELTA = 0.01
-"""An event promises an ε at every δ, and at a large one far fewer trials are enough to see it broken."""
-_SHARE_OF_PARTS = 0.2
-"""Of the audit's error probability, what the bounds of the parts may use up together, on top of the headline's."""
+_FEWEST_RUNS, _MOST_RUNS = 100, 10_000_000
 _TESTED_RECORDS = 2000
 _PROBED_RECORDS = 16
 _WIDTH = 32
@@ -87,7 +83,7 @@ def audit_plan(
 
     level = 1 - confidence
     headline = part(whole_name, delta, level)
-    parts = tuple(part(name, max(delta, _WIDE_DELTA), level * _SHARE_OF_PARTS / len(scores)) for name in scores)
+    parts = tuple(part(name, max(delta, WIDE_DELTA), level * SHARE / len(scores)) for name in scores)
     findings = [*_sampler_findings(plan, streams), noise_test(plan_at(plan, _TESTED_RECORDS), streams)]
     if trainee is not None:
         findings.append(sensitivity_probe(trainee, plan.l2_clip, streams))
@@ -124,17 +120,19 @@ def audit_run(folder: str | Path, *, runs: int = RUNS, confidence: float = 0.95)
     chosen, delta = known.recipe, known.request.delta
     audit = _audit(known.plan, chosen, known.facts, delta, runs, confidence, Streams.fresh())
     stated = Ledger.open(run.ledger).statement()["epsilon"]
-    agrees = stated is None or stated >= audit.sound_epsilon * (1 - 1e-6)
+    agrees = stated is None or float(stated) >= audit.sound_epsilon * (1 - 1e-6)  # it writes ∞ as "infinity"
     ledger = Finding("ledger", 1.0 if agrees else 0.0, f"the ledger states ε={stated}, the plan costs no more")
     if not agrees:
         ledger = replace(ledger, seen=f"the ledger states ε={stated}, the plan costs {audit.sound_epsilon:.4g}")
     audit = replace(audit, findings=(*audit.findings, ledger))
     if not known.request.canaries or known.status != "finished":
         return audit
-    coins, scores = canaries.outcome(run)
-    return replace(
-        audit, one_run_lower_bound=one_run_lower_bound(scores, coins, delta, confidence), canaries=len(coins)
-    )
+    try:
+        coins, scores = canaries.outcome(run)
+    except RunError as problem:
+        return replace(audit, notes=(str(problem),))
+    bound = one_run_lower_bound(scores, coins, delta, audit.side_confidence)
+    return replace(audit, one_run_lower_bound=bound, canaries=len(coins))
 
 
 def _audit(
@@ -158,6 +156,8 @@ def _check(runs: int, confidence: float) -> None:
     check_confidence(confidence)
     if runs < _FEWEST_RUNS:
         raise ValueError(f"an audit needs at least {_FEWEST_RUNS} runs of the mechanism, not {runs}")
+    if runs > _MOST_RUNS:
+        raise ValueError(f"an audit holds all its runs in memory: ask for {_MOST_RUNS:,} at most, not {runs:,}")
 
 
 def _sampler_findings(plan: Plan, streams: Streams) -> list[Finding]:

@@ -4,8 +4,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 CONSISTENT, VIOLATED = "consistent", "violated"
-_SHARE_OF_TESTS = 0.2
-"""Of the audit's error probability 1 − confidence, what all tests together may use up."""
+SHARE = 0.2
+"""Of 1 − confidence, by which the headline may err: what the bounds of all parts together, the bound from a run's own
+canaries, and all tests together may each use up on top of it."""
+WIDE_DELTA = 0.01
+"""An event promises an ε at every δ, and at a large one far fewer trials are enough to see it broken."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,9 @@ class Part:
 class Audit:
     """The verdict is about the claimed ε, `sound_verdict` about the sound one; where nothing is claimed they agree.
 
-    A figure is violated if a lower bound exceeds it, or if a test of what it rests on fails: all tests together fail
-    for correct code with probability at most (1 − confidence)/5.
+    A figure is violated if a lower bound exceeds it, or if a test of what it rests on fails. For correct code that
+    happens with probability at most (1 − confidence)·(1 + 3·SHARE), the sum over the headline, the parts, the canaries
+    of a run and the tests.
     """
 
     lower_bound: float
@@ -48,10 +52,22 @@ class Audit:
     findings: tuple[Finding, ...] = ()
     one_run_lower_bound: float | None = None
     canaries: int = 0
+    last_weights_at_least: float | None = None
+    """Of weight distributions: what the last weights alone tell at least of some record, by calculation."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def side_confidence(self) -> float:
+        """Of all parts together, and of the bound from a run's own canaries."""
+        return 1 - SHARE * (1 - self.confidence)
+
+    @property
+    def test_level(self) -> float:
+        """Below which the p-value of a finding fails it."""
+        return (1 - self.confidence) * SHARE / max(1, len(self.findings))
 
     def failed(self) -> tuple[Finding, ...]:
-        level = (1 - self.confidence) * _SHARE_OF_TESTS / max(1, len(self.findings))
-        return tuple(finding for finding in self.findings if finding.p_value < level)
+        return tuple(finding for finding in self.findings if finding.p_value < self.test_level)
 
     @property
     def verdict(self) -> str:
@@ -73,4 +89,5 @@ class Audit:
         failed = self.failed()
         content = asdict(self)
         content["findings"] = [asdict(finding) | {"passed": finding not in failed} for finding in self.findings]
+        content["test_level"] = self.test_level
         return content | {"verdict": self.verdict, "sound_verdict": self.sound_verdict}

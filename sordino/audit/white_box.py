@@ -1,7 +1,11 @@
 """The white-box adversary: sees every noisy gradient that the real loop releases, and knows every other record.
 
 Its score for a canary is the likelihood ratio of what was claimed to happen, which no other test beats at telling a
-claimed mechanism's arms apart; a lower bound from it is valid whatever mechanism really ran.
+claimed mechanism's arms apart. A lower bound from it is valid whatever mechanism really ran, if canaries do not
+influence each other: if the loop treats coordinates apart (`noise_test` looks for noise that they share) and records
+join independently, as in Poisson and full batches. In shuffled epochs canaries share out the places. A whole epoch's
+score has one law whatever the place is, so trials are independent all the same; in a begun epoch places are drawn
+without replacement, and hits vary less than the intervals allow for.
 """
 
 import math

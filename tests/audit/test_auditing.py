@@ -16,12 +16,16 @@ from sordino.training.large_rates import LARGE_RATES
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import QuantileClip
 from sordino.training.recipes import NAMES
+from sordino.training.weight_distributions import WeightDistributionPlan
 
 SMALL = Plan(PoissonSampler(1000, 100), l2_clip=0.1, noise_multiplier=1.5, steps=20)
+SMALL_DISTRIBUTIONS = WeightDistributionPlan.calibrated(
+    ShuffledSampler(1000, 250), l2_clip=0.3, steps=12, learning_rate=0.5, target_epsilon=3.0, target_delta=1e-5
+)
 
 
 # LSR's nine are one mechanism, on two networks.
-@pytest.mark.parametrize("name", sorted({*NAMES} - {*LARGE_RATES} | {"lsr-m1", "lsr-c1"}))
+@pytest.mark.parametrize("name", sorted({*NAMES} - {*LARGE_RATES, "weight-distributions"} | {"lsr-m1", "lsr-c1"}))
 def test_every_recipe_keeps_what_it_claims(name: str) -> None:
     audit = audit_recipe(name, plan=SMALL, runs=2000)
     assert audit.verdict == audit.sound_verdict == "consistent", audit.to_json()
@@ -30,11 +34,21 @@ def test_every_recipe_keeps_what_it_claims(name: str) -> None:
     assert audit.claimed_epsilon == audit.sound_epsilon
 
 
+def test_weight_distributions_keep_what_they_are_charged() -> None:
+    audit = audit_recipe("weight-distributions", plan=SMALL_DISTRIBUTIONS, runs=2000)
+    assert audit.sound_verdict == "consistent", audit.to_json()
+    assert {"sampler", "noise", "sensitivity"} == {finding.name for finding in audit.findings}
+    (part,) = audit.parts
+    assert 0.2 * part.sound_epsilon < part.lower_bound < part.sound_epsilon == SMALL_DISTRIBUTIONS.epsilon(0.01)
+    assert audit.claimed_epsilon == SMALL_DISTRIBUTIONS.claimed_epsilon(1e-5) < audit.sound_epsilon
+    assert audit.to_json()["last_weights_at_least"] == SMALL_DISTRIBUTIONS.final_epsilon(1e-5)
+
+
 def test_a_recipe_is_audited_under_its_own_plan() -> None:
     audit = audit_recipe("linear", 2.0, runs=500)
     assert audit.verdict == "consistent"
     assert 1.99 < audit.claimed_epsilon == audit.sound_epsilon <= 2
-    assert audit.runs == 1875  # the fewest from 500 on at the rate of 4096 in 60,000
+    assert audit.runs == 513  # the fewest from 500 on at the rate of 4096 in 60,000, but for a five-hundredth
 
 
 def test_correct_training_audits_below_its_epsilon_nineteen_times_in_twenty() -> None:
@@ -101,6 +115,7 @@ def test_verdicts_follow_from_bounds_and_tests() -> None:
     assert Audit(0.4, 0.95, 0.5, 2.0, 1e-5, 100, one_run_lower_bound=2.5).sound_verdict == "violated"
     part = Audit(0.4, 0.95, 0.5, 2.0, 1e-5, 100, (Part("statistics", 0.01, 0.3, 0.2, 0.2),))
     assert (part.verdict, part.sound_verdict) == ("violated", "violated")
+    assert sound.side_confidence == pytest.approx(0.99)
     for value, verdict in ((0.009, "violated"), (0.011, "consistent")):
         tested = Audit(0.4, 0.95, 0.5, 2.0, 1e-5, 100, findings=(Finding("noise", value, "…"),))
         assert tested.verdict == tested.sound_verdict == verdict
@@ -113,6 +128,8 @@ def test_what_cannot_be_audited_is_said() -> None:
         audit_plan(Plan.without_noise(PoissonSampler(100, 10), 1.0, 1.0), 1e-5, runs=200)
     with pytest.raises(ValueError, match="at least 100 runs"):
         audit_plan(Plan(PoissonSampler(100, 10), 1.0, 1.0, 5), 1e-5, runs=50)
+    with pytest.raises(ValueError, match="10,000,000 at most"):
+        audit_plan(Plan(PoissonSampler(100, 10), 1.0, 1.0, 5), 1e-5, runs=10**11)
     with pytest.raises(ValueError, match="FixedSizeGaussian"):
         audit_plan(Plan(FixedSizeSampler(100, 10), 1.0, 1.0, 5), 1e-5, runs=200)
     with pytest.raises(ValueError, match="no recipe 'cake'"):

@@ -17,20 +17,24 @@ import pytest
 import torch
 from torch import nn
 
-from sordino.audit import Audit, audit_plan, sensitivity_probe
+from sordino.audit import Audit, audit_plan, audit_weight_distributions, sensitivity_probe
+from sordino.audit.canaries import resized
+from sordino.audit.noise import KnownSums
 from sordino.audit.sensitivity import adversarial_rows
+from sordino.audit.weight_distributions import drawn_noise_test
 from sordino.budget import Event, PoissonGaussian
-from sordino.data.samplers import PoissonSampler, ShuffledSampler
+from sordino.data.samplers import FullBatchSampler, PoissonSampler, ShuffledSampler
 from sordino.gradients import Flat
 from sordino.mechanisms import moments as private_moments
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.streams import Stream, Streams
-from sordino.training import dpsgd
+from sordino.training import dpsgd, weight_distributions
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.heads import cross_entropy
 from sordino.training.linear import LinearClassifier
 from sordino.training.module import ModuleTrainee
 from sordino.training.plan import Plan
+from sordino.training.weight_distributions import WeightDistributionPlan
 
 DELTA = 1e-5
 PLAN = Plan(PoissonSampler(1000, 100), l2_clip=0.5, noise_multiplier=1.5, steps=20)  # ε=2.9
@@ -97,9 +101,9 @@ def plant_clip(monkeypatch: pytest.MonkeyPatch, times: float) -> None:
     )
 
 
-def plant_half_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = dpsgd.gaussian_noise
-    monkeypatch.setattr(dpsgd, "gaussian_noise", lambda generator, shape, sigma: real(generator, shape, sigma / 2))
+def plant_half_the_noise(monkeypatch: pytest.MonkeyPatch, where: Any = dpsgd) -> None:
+    real = where.gaussian_noise
+    monkeypatch.setattr(where, "gaussian_noise", lambda generator, shape, sigma: real(generator, shape, sigma / 2))
 
 
 def test_half_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +143,60 @@ def plant_realised_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_division_by_the_realised_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     plant_realised_batch(monkeypatch)
     assert failed(AUDITED(runs=1000)) == {"noise"}
+
+
+DISTRIBUTIONS = WeightDistributionPlan.calibrated(
+    FullBatchSampler(500, 500),
+    l2_clip=0.5,
+    steps=20,
+    learning_rate=1.0,
+    momentum=0.5,
+    target_epsilon=3,
+    target_delta=DELTA,
+)
+
+
+def audited_distributions() -> Audit:
+    return audit_weight_distributions(DISTRIBUTIONS, DELTA, runs=4000)
+
+
+def test_the_correct_loop_of_weight_distributions_passes() -> None:
+    audit = audited_distributions()
+    assert audit.sound_verdict == "consistent"
+    assert audit.parts[0].lower_bound > 0.3 * audit.parts[0].sound_epsilon
+
+
+def test_half_the_noise_in_weight_distributions(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_half_the_noise(monkeypatch, weight_distributions)
+    audit = audited_distributions()
+    assert failed(audit) == {"noise"}
+    assert beaten(audit) == {"trajectory"}
+
+
+def test_noise_reused_between_draws_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_reused_noise(monkeypatch)
+    assert failed(audited_distributions()) == {"noise"}
+
+
+def test_weight_distributions_without_a_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant_clip(monkeypatch, 1e9)
+    audit = audited_distributions()
+    assert beaten(audit) == {"trajectory"}
+    assert audit.sound_verdict == "violated"
+
+
+def test_means_that_move_by_the_realised_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise itself is right then, and the means that it lies around are not."""
+    plan = WeightDistributionPlan(PoissonSampler(500, 100), 0.5, 20.0, 20, 1.0, 0.0, 1e-6)
+    assert drawn_noise_test(plan, Streams.fresh()).p_value > 0.01
+    summed, batch = KnownSums.clipped_sum, resized(plan.sampler, 2000).expected_batch_size
+
+    def divided(self: KnownSums, indices: np.ndarray, l2_clip: float, _: Any = None) -> ClippedSum:
+        sums, norms = summed(self, indices, l2_clip)
+        return ClippedSum({name: value * (batch / len(indices)) for name, value in sums.items()}, norms)
+
+    monkeypatch.setattr(KnownSums, "clipped_sum", divided)
+    assert drawn_noise_test(plan, Streams.fresh()).p_value < 1e-6
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.audit import audit_final_weights, audit_weight_distributions
+from sordino.audit import SI_MNIST, audit_final_weights, audit_weight_distributions
 from sordino.budget import Gaussian, cost, rdp
 from sordino.data.samplers import PoissonSampler, ShuffledSampler
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.dpsgd import Trainee, Training, train_steps
 from sordino.training.optimisers import SGD, Weights
 from sordino.training.plan import Plan
-from sordino.training.schedules import Staircase
 from sordino.training.weight_distributions import WeightDistributionPlan
 
 DELTA = 1e-5
@@ -21,10 +20,10 @@ DELTA = 1e-5
 
 def test_the_claimed_epsilon_of_weight_distributions_is_violated() -> None:
     """The paper's setting for MNIST, claimed as ε=0.05 by its accountant: in 18,750 steps every canary is a trial."""
-    plan = WeightDistributionPlan(PoissonSampler(60_000, 32), 3.1, 7.1, 18_750, Staircase(0.1, 0.9, 1875), 0.9, 1e-6)
-    assert rdp.classic_epsilon(plan.claimed, DELTA, "zero-out", "old") == pytest.approx(0.05, abs=1e-4)
-    audit = audit_weight_distributions(plan, DELTA, runs=1800)
-    assert audit.claimed_epsilon < 0.05 < 2 < audit.lower_bound < plan.final_epsilon(DELTA)
+    assert rdp.classic_epsilon(SI_MNIST.claimed, DELTA, "zero-out", "old") == pytest.approx(0.05, abs=1e-4)
+    audit = audit_weight_distributions(SI_MNIST, DELTA, runs=1800)
+    assert audit.claimed_epsilon == pytest.approx(0.05, abs=1e-4)
+    assert 2 < audit.lower_bound < audit.last_weights_at_least == SI_MNIST.final_epsilon(DELTA)
     assert (audit.verdict, audit.sound_verdict) == ("violated", "consistent")
 
 
