@@ -49,8 +49,7 @@ class Canaries:
 def _places(canaries: Canaries, sizes: tuple[tuple[str, int], ...]) -> dict[str, tuple[Tensor, Tensor]]:
     # Kept: every step asks for them.
     total = sum(size for _, size in sizes)
-    if canaries.count > total:
-        raise ValueError(f"each canary needs a parameter of its own, and the model has {total:,}: ask for fewer")
+    _check_room(canaries.count, total)
     flat = canaries.streams.generator(Stream.INITIALISATION).choice(total, canaries.count, replace=False)
     found, start = {}, 0
     for name, size in sizes:
@@ -58,6 +57,16 @@ def _places(canaries: Canaries, sizes: tuple[tuple[str, int], ...]) -> dict[str,
         found[name] = torch.from_numpy(here), torch.from_numpy(flat[here] - start)
         start += size
     return found
+
+
+def check_count(count: int, parameters: Weights) -> None:
+    """Refuse more canaries than a model with these parameters has room for."""
+    _check_room(count, sum(value.numel() for value in parameters.values()))
+
+
+def _check_room(count: int, total: int) -> None:
+    if count > total:
+        raise ValueError(f"each canary needs a parameter of its own, and the model has {total:,}: ask for fewer")
 
 
 def begin_or_resume(run: Run, count: int, seed: int | None) -> Canaries:
@@ -93,7 +102,9 @@ def _read(run: Run) -> dict[str, Any]:
         bytes.fromhex(content["secret"])
         return dict(content)
     except FileNotFoundError:
-        raise RunError(f"{run.private} has lost its canaries: without their coins nothing can be audited") from None
+        raise RunError(
+            f"{run.private} has lost its canaries: without their coins this training cannot be audited"
+        ) from None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise RunError(f"{run.private / _FILE} cannot be read: it is damaged") from None
 

@@ -19,6 +19,7 @@ from sordino.data.catalogue import definition
 from sordino.data.samplers import ShuffledSampler
 from sordino.features.feature import as_array
 from sordino.features.stored import stored
+from sordino.mechanisms.streams import Streams
 from sordino.training import canaries, normalising
 from sordino.training.description import Description, Request
 from sordino.training.dpsgd import Standing, Trainee
@@ -70,6 +71,12 @@ def train(
     if begun is None or out is None:
         if request.canaries and chosen.weight_distributions:
             raise ValueError(f"canaries watch noisy gradients, which {chosen.name} does not have: train without them")
+        if request.canaries:  # refused before there is a folder; statistics do not change the size of a model
+            one: Trainee = chosen.head.trainee(
+                normalising.standardised(None, train_x[:1]), dataset.train.y[:1], classes
+            )
+            one.initialise(Streams.fresh())
+            canaries.check_count(request.canaries, one.parameters)
         plan = plan_for(chosen, n, request.epsilon, request.delta)
         run = Run.create(out, request.dataset)
         begun = Description("training", request, plan, dataset.facts, _words(request, dataset, chosen, plan))
