@@ -3,11 +3,15 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sordino import audit
+from sordino.budget import Ledger
+from sordino.data.samplers import PoissonSampler
 from sordino.training import Run
 from sordino.training.description import Description
 
@@ -40,7 +44,44 @@ def test_a_run_with_canaries_says_so_and_is_audited_by_them(sordino: Callable[..
     assert outcome.code == 0, outcome.err
     lines = outcome.out.splitlines()
     assert any(line.startswith("this training ε ≥") and "300 canaries" in line for line in lines)
-    assert lines[-1] == "verdict       consistent"
+    assert "with 99.998 % confidence" in outcome.out
+    assert lines[-2:] == ["verdict       sound ε: consistent", "verdict       claimed ε: consistent"]
+    (tmp_path / "run" / "private" / "canaries.json").unlink()
+    outcome = sordino("audit", tmp_path / "run", *SURE)
+    assert outcome.code == 0, outcome.err
+    assert "note: " in outcome.out
+    assert "lost its canaries" in outcome.out
+
+
+def test_a_run_at_a_sample_rate_of_one_is_audited(sordino: Callable[..., Any], tmp_path: Path) -> None:
+    command = ("train", "breast-cancer", "--epsilon", 3, "--delta", 1e-3, "--out", tmp_path / "run", "--json")
+    trained = sordino(*command)
+    assert trained.code == 0, trained.err
+    assert trained.json["sample_rate"] == 1
+    outcome = sordino("audit", tmp_path / "run", *SURE)
+    assert outcome.code == 0, outcome.err
+
+
+def test_too_many_canaries_are_refused_before_there_is_a_folder(sordino: Callable[..., Any], tmp_path: Path) -> None:
+    command = ("train", "digits", "--epsilon", 3, "--delta", 1e-4, "--canaries", 10**6, "--out", tmp_path / "run")
+    outcome = sordino(*command, "--recipe", "linear")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "ask for fewer" in outcome.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_weight_distributions_as_the_paper_has_them(
+    sordino: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With fewer steps, which are enough: a claim that falls leaves the exit code at 0."""
+    monkeypatch.chdir(tmp_path)
+    fewer = replace(audit.SI_MNIST, sampler=PoissonSampler(600, 32), steps=200)
+    monkeypatch.setattr(audit, "SI_MNIST", fewer)
+    outcome = sordino("audit", "si-mnist", "--confidence", 0.9999)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.splitlines()[-2:] == ["verdict       sound ε: consistent", "verdict       claimed ε: violated"]
+    assert f"last weights  ε ≥ {fewer.final_epsilon(1e-5):.4g}" in outcome.out
+    assert "from 2,0" in outcome.out
 
 
 def test_a_ledger_that_says_less_than_the_plan_costs_is_violated(
@@ -52,9 +93,22 @@ def test_a_ledger_that_says_less_than_the_plan_costs_is_violated(
     quieter = {"noise_multiplier": known.plan.noise_multiplier / 2}
     plan = type(known.plan)(**{**vars(known.plan), **quieter})
     type(known)(**{**vars(known), "plan": plan}).write(run)
-    found = sordino("audit", tmp_path / "run", *SURE, "--json").json
-    assert found["verdict"] == "violated"
-    assert [finding["name"] for finding in found["findings"] if not finding["passed"]] == ["ledger"]
+    outcome = sordino("audit", tmp_path / "run", *SURE, "--json")
+    assert outcome.code == 1
+    assert outcome.json["verdict"] == outcome.json["sound_verdict"] == "violated"
+    assert [finding["name"] for finding in outcome.json["findings"] if not finding["passed"]] == ["ledger"]
+    outcome = sordino("audit", tmp_path / "run", *SURE)
+    assert outcome.code == 1
+    assert "ledger: FAILED, p=0 is below 5e-06 (" in outcome.out
+
+
+def test_a_ledger_without_a_bound_promises_nothing_that_could_be_violated(
+    sordino: Callable[..., Any], finished_digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ledger, "statement", lambda self: {"epsilon": "infinity"})
+    outcome = sordino("audit", finished_digits, *SURE)
+    assert outcome.code == 0, outcome.err
+    assert "the ledger states ε=infinity" in outcome.out
 
 
 @pytest.mark.parametrize(
@@ -62,6 +116,8 @@ def test_a_ledger_that_says_less_than_the_plan_costs_is_violated(
     [
         (("audit", "cake"), "recipes: linear"),
         (("audit", "linear", "--runs", 10), "at least 100 runs"),
+        (("audit", "linear", "--runs", 10**11), "at most"),
+        (("audit", "si-mnist", "--epsilon", 1), "have their own"),
         (("audit", "linear", "--confidence", 1), "confidence"),
         (("audit", "linear", "--epsilon", -1), "positive"),
         (("audit", "linear", "--epsilon", 0), "positive"),
