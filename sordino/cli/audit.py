@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from sordino.audit import Audit
 
-_RUNS, _PAPER_RUNS = 20_000, 2000
+_RUNS, _PAPER_RUNS = 20_000, 1875
 _PAPER = "si-mnist"
 
 

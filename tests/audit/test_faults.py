@@ -1,10 +1,7 @@
 """Every planted fault is caught, and the correct code passes the same audit.
 
-Faults are planted in the real functions. Measured over 20 repeats of each audit as it stands here, correct code was
-consistent in all 20, and every fault was violated in all 20. What caught it: no clipping, half the noise and twice the
-clip the bound of the part in 20 (the headline in 20, 2 and 6); half the noise, reused noise and the realised batch size
-the noise test in 20; shuffled batches the sampler test in 20; bare statistics their own bound in 20. The sensitivity
-probe is exact about what it tries: batch norm was caught, and group norm passed, in 20 of 20.
+Faults are planted in the real functions. How often each is caught under fresh keys: `python -m benchmarks.audit_power`,
+which repeats these tests as they stand (figures in docs/auditing.md).
 """
 
 from collections.abc import Callable
@@ -187,8 +184,8 @@ def test_weight_distributions_without_a_clip(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_means_that_move_by_the_realised_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """The noise itself is right then, and the means that it lies around are not."""
-    plan = WeightDistributionPlan(PoissonSampler(500, 100), 0.5, 20.0, 20, 1.0, 0.0, 1e-6)
-    assert drawn_noise_test(plan, Streams.fresh()).p_value > 0.01
+    plan = WeightDistributionPlan(PoissonSampler(500, 100), 0.5, 5.0, 20, 1.0, 0.0, 1e-6)
+    assert drawn_noise_test(plan, Streams.fresh()).p_value > 1e-3
     summed, batch = KnownSums.clipped_sum, resized(plan.sampler, 2000).expected_batch_size
 
     def divided(self: KnownSums, indices: np.ndarray, l2_clip: float, _: Any = None) -> ClippedSum:

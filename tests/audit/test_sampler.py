@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sordino.audit import sampler_test
 from sordino.audit.canaries import resized
+from sordino.audit.sampler import _pairs
 from sordino.budget import Laplace, PoissonGaussian
 from sordino.data.samplers import FixedSizeSampler, FullBatchSampler, Indices, PoissonSampler, Sampler, ShuffledSampler
 from sordino.mechanisms.streams import Stream, Streams
@@ -84,6 +85,15 @@ def test_records_that_follow_others_far_away_are_seen(sampler: Sampler) -> None:
     for seed in range(2):
         found = sampler_test(sampler, sampler.event(1.0), keyed(seed))
         assert found.p_value < 1e-4, found.seen
+
+
+def test_two_records_of_many_that_go_together_or_never_are_seen() -> None:
+    present = np.random.default_rng(0).random((400, 200)) < 0.5
+    assert min(_pairs(present, 0.25).values()) > 1e-2
+    for other, words in ((present[:, 3], "most"), (~present[:, 3], "least")):
+        present[:, 150] = other
+        small = {name for name, value in _pairs(present, 0.25).items() if value < 1e-6}
+        assert small == {f"the two records {words} often together"}
 
 
 @pytest.mark.parametrize("sampler", [PoissonSampler(100, 100), FixedSizeSampler(100, 100), PoissonSampler(1, 1)])

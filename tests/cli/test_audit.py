@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sordino import audit
+from sordino.audit import auditing
 from sordino.budget import Ledger
 from sordino.data.samplers import PoissonSampler
 from sordino.training import Run
@@ -30,7 +31,9 @@ def test_a_run_is_audited_under_its_own_plan(sordino: Callable[..., Any], finish
     assert found["one_run_lower_bound"] is None
 
 
-def test_a_run_with_canaries_says_so_and_is_audited_by_them(sordino: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_run_with_canaries_says_so_and_is_audited_by_them(
+    sordino: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = ("train", "digits", "--epsilon", 3, "--delta", 1e-4, "--canaries", 300, "--out", tmp_path / "run")
     trained = sordino(*command, "--json")
     assert trained.code == 0, trained.err
@@ -40,8 +43,11 @@ def test_a_run_with_canaries_says_so_and_is_audited_by_them(sordino: Callable[..
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["canaries"] == 300
     assert "300 synthetic canaries took part" in (tmp_path / "run" / "statement.txt").read_text()
     assert (tmp_path / "run" / "private" / "canaries.json").stat().st_mode & 0o777 == 0o600
+    levels, bound = [], auditing.one_run_lower_bound
+    monkeypatch.setattr(auditing, "one_run_lower_bound", lambda *ways: levels.append(1 - ways[-1]) or bound(*ways))
     outcome = sordino("audit", tmp_path / "run", *SURE)
     assert outcome.code == 0, outcome.err
+    assert levels == [pytest.approx(2e-5)]
     lines = outcome.out.splitlines()
     assert any(line.startswith("this training ε ≥") and "300 canaries" in line for line in lines)
     assert "with 99.998 % confidence" in outcome.out
@@ -81,7 +87,7 @@ def test_weight_distributions_as_the_paper_has_them(
     assert outcome.code == 0, outcome.err
     assert outcome.out.splitlines()[-2:] == ["verdict       sound ε: consistent", "verdict       claimed ε: violated"]
     assert f"last weights  ε ≥ {fewer.final_epsilon(1e-5):.4g}" in outcome.out
-    assert "from 2,0" in outcome.out
+    assert "from 1,875 trials" in outcome.out
 
 
 def test_a_ledger_that_says_less_than_the_plan_costs_is_violated(
