@@ -13,12 +13,10 @@ from typing import Any
 from sordino.budget import Gaussian, RepeatAndSelect, calibration, cost
 from sordino.selection.budget_split import SELECTION_SHARE, BudgetSplit
 from sordino.selection.situation import (
-    LOGISTIC_CURVATURE,
     STRONG_WEIGHT,
     Situation,
     noise_of_run,
     weight_noise,
-    worthwhile_columns,
 )
 from sordino.selection.table_models import MODELS, LogisticModel, trained_parameters
 
@@ -118,6 +116,12 @@ def _selection(s: Situation) -> Answer:
     )
     if s.selects:
         return Answer(question, f"Yes, by private CFS: {told}. {pafs}", numbers, s.split.epsilon(s.split.selection))
+    if s.epsilon >= s.all_pay_from:
+        answer = (
+            f"No: from about ε={s.all_pay_from:.2g} on, the weights of most columns stand above their noise, and "
+            f"looking for the best of them costs more than it saves. {pafs}"
+        )
+        return Answer(question, answer, numbers, 0.0)
     return Answer(
         question,
         f"Not by looking at private records: {told}, so that the order would be chance. Choose columns by what is "
@@ -134,11 +138,10 @@ def _one_hot(s: Situation) -> Answer:
     if not words:
         return Answer(question, "There are none.", {"width": s.width, "numeric_width": numeric}, 0.0)
     noise = weight_noise(s.columns, s.trained, s.training_noise)
-    kept = worthwhile_columns(s.columns, s.trained, s.training_noise)
+    kept = s.kept
     dropped = [column.name for column in s.columns if column not in kept]
     typical = median(len(column.categories or ()) for column in words)
-    enough = s.trained * LOGISTIC_CURVATURE * STRONG_WEIGHT / (typical * sqrt(len(s.columns) + 1))
-    pays_from = cost(Gaussian(enough), s.delta).epsilon if enough > _LEAST_NOISE else inf
+    pays_from = s.all_pay_from
     worst = max(noise, key=lambda name: noise[name])
     numbers = {
         "width": s.width,
@@ -230,7 +233,7 @@ def _model(s: Situation) -> Answer:
             spent,
         )
     networks = [each.name for each in MODELS if each.hidden and noise[each.name] <= allowed]
-    words_pay = any(c.categories is not None for c in worthwhile_columns(s.columns, s.trained, s.training_noise))
+    words_pay = any(column.categories is not None for column in s.kept)
     linear = "logistic" if words_pay or not numeric else "logistic-numeric"
     if networks:
         words = f"{networks[-1]}, the largest network whose noise of the whole run, σ·√weights/n, is at most"

@@ -20,7 +20,7 @@ from sordino.mechanisms.streams import Streams, secret_from_seed
 from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.merit import Mask, cfs_greedy
 from sordino.selection.features.private import private_uncertainties, tables_plan
-from sordino.selection.situation import Situation, worthwhile_columns
+from sordino.selection.situation import Situation
 from sordino.selection.stand_ins import StandIn
 from sordino.selection.table_models import MODELS, PricedPlan, TableModel, classes_of
 from sordino.training import Run
@@ -54,7 +54,7 @@ class Steps:
         score = calibration.noise_multiplier(Gaussian, situation.epsilon, situation.delta)
         n, shown = situation.trained, chosen.columns(schema)
         training = chosen.plan(schema, n, situation.epsilon, situation.delta, before)
-        kept = worthwhile_columns(shown, n, situation.training_noise) or shown
+        kept = tuple(column for column in shown if column in situation.kept) or shown
         return cls(schema, chosen, selection, tuple(column.name for column in kept), training, n, score)
 
     def announcements(self) -> list[tuple[Event, str, str]]:
@@ -128,7 +128,7 @@ def _selected(steps: Steps, train: Split, ledger: Ledger) -> dict[str, Any]:
         mask, why = order.subset(order.best_size), f"CFS-Greedy. {found.in_words()}"
     else:
         mask = np.array([shown[owner].name in steps.kept for owner in attributes.owners])
-        why = "columns whose weights, if strong, stand above the noise"
+        why = "public facts: columns whose weights, if strong, stand above the noise, or all where most do"
     features = [name for name, is_kept in zip(attributes.names, mask, strict=True) if is_kept]
     touched = len(np.unique(attributes.owners[mask]))
     return {"mask": mask.tolist(), "attributes": touched, "features": features, "why": why}

@@ -6,7 +6,7 @@ from math import inf, prod, sqrt
 from statistics import median
 from typing import Any
 
-from sordino.budget import calibration
+from sordino.budget import Gaussian, calibration, cost
 from sordino.budget.steps import check_delta_against_n
 from sordino.data import Column, Facts
 from sordino.data.schema import Schema
@@ -22,6 +22,7 @@ STRONG_WEIGHT = 1.0
 LOGISTIC_CURVATURE = 0.25
 _UNIFORM = (1 / 2, 1 / 12)
 """Mean and variance of a number between 0 and 1."""
+_LEAST_NOISE = 0.01
 LARGEST_NOISE_SHARE = 1.0
 """Private tables are worth while as long as their noise is no more than what an even cell of them counts."""
 
@@ -67,9 +68,31 @@ class Situation:
         return prod(self.facts.shape)
 
     @cached_property
+    def all_pay_from(self) -> float:
+        """The ε from which a strong weight of a typical column stands above its noise; 0 without columns of words."""
+        categories = [len(column.categories) for column in self.columns if column.categories is not None]
+        if not categories:
+            return 0.0
+        enough = self.trained * LOGISTIC_CURVATURE * STRONG_WEIGHT / (median(categories) * sqrt(len(self.columns) + 1))
+        return cost(Gaussian(enough), self.delta).epsilon if enough > _LEAST_NOISE else inf
+
+    @cached_property
+    def kept(self) -> tuple[Column, ...]:
+        """The columns to use, by public facts alone: all of them, or below `all_pay_from` those that stand out."""
+        if self.epsilon >= self.all_pay_from:
+            return self.columns
+        return worthwhile_columns(self.columns, self.trained, self.training_noise)
+
+    @cached_property
     def selects(self) -> bool:
-        """Whether a private selection is worth its share: never where public data does it free of charge."""
-        return not self.public_records and self.tables_noise[2] <= LARGEST_NOISE_SHARE
+        """Whether a private selection is worth its share.
+
+        Never where public data does it free of charge, nor where all columns pay: the ridge keeps their noise down, and
+        on Adult and Breast Cancer what a selection costs was more than what it saved (PAW's Figures 3 and 4, ours with
+        the whole workflow counted).
+        """
+        needed = self.epsilon < self.all_pay_from
+        return needed and not self.public_records and self.tables_noise[2] <= LARGEST_NOISE_SHARE
 
     @cached_property
     def tables_noise(self) -> tuple[float, float, float]:

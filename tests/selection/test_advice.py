@@ -22,6 +22,11 @@ COLUMNS = (
 )
 TABLE = Schema(COLUMNS, Column("rich", categories=("no", "yes"))).facts(20_000, "people")
 SITUATION = Situation(TABLE, 20_000, 0.5, 1e-6)
+RARE_WORDS = (
+    *(Column(f"number {place}", bounds=(0.0, 1.0)) for place in range(5)),
+    *(Column(f"code {place}", categories=tuple(f"word {number}" for number in range(300))) for place in range(2)),
+)
+NEEDY = replace(SITUATION, facts=Schema(RARE_WORDS, Column("rich", categories=("no", "yes"))).facts(20_000, "people"))
 
 
 def answers(situation: Situation) -> dict[str, Answer]:
@@ -80,13 +85,22 @@ def test_public_data_is_free() -> None:
     found = answers(replace(SITUATION, public_records=500))
     assert found["How is ε divided?"].numbers["shares"]["training"] == 1
     assert found["Are features selected?"].cost == 0
-    private = answers(SITUATION)
+    private = answers(NEEDY)
     assert private["Are features selected?"].cost > 0
     assert private["How is ε divided?"].numbers["shares"]["selection"] == pytest.approx(0.15)
+    assert answers(replace(NEEDY, public_records=500))["Are features selected?"].cost == 0
+
+
+def test_where_most_columns_stand_above_their_noise_none_are_selected() -> None:
+    assert not SITUATION.selects
+    assert SITUATION.kept == COLUMNS
+    selection = answers(SITUATION)["Are features selected?"]
+    assert selection.answer.startswith("No: from about")
+    assert selection.cost == 0
 
 
 def test_selection_stops_where_its_tables_are_noise() -> None:
-    assert SITUATION.selects
+    assert NEEDY.selects
     small = replace(SITUATION, n=200, delta=1e-4)
     assert not small.selects
     selection = answers(small)["Are features selected?"]
