@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _MEASURED_MODELS = "logistic-numeric,logistic,network-small"
 _POINTS, _REPEATS = 5, 4
+_MOST_NAMED = 12
 
 
 def advise(
@@ -170,7 +171,8 @@ def _in_words(answer: dict[str, Any]) -> str:
     result = answer.get("result")
     if result is None:
         return "\n".join([*lines, "ε of the whole workflow: 0. This advice is from public facts alone."])
-    features = ", ".join(result["features"])
+    named = result["features"][:_MOST_NAMED]
+    features = ", ".join([*named, "…"] if len(named) < len(result["features"]) else named)
     lines += [
         f"Done: {result['model']} on {len(result['features'])} features ({features}).",
         f"Features by {result['why_these']}",
