@@ -72,6 +72,10 @@ class PairTables:
         ledger.spend(self.event, what, part, seeded=seeded)
         counts = pair_tables(codes, self.sizes)
         generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+        return self.noised(counts, generator)
+
+    def noised(self, counts: Tables, generator: np.random.Generator) -> Tables:
+        """Exact counts with this noise, and not charged: `release` charges, or the records are a public benchmark."""
         return {
             pair: table + gaussian_noise(generator, table.shape, self.noise_of(pair)) for pair, table in counts.items()
         }

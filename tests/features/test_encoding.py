@@ -3,9 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sordino.data import Column, DataError
-from sordino.features.encoding import OneHot, Scaled
+from sordino.features.encoding import CentredOneHot, OneHot, Scaled
 
 COLUMNS = (Column("age", bounds=(0, 100)), Column("colour", categories=("red", "green", "blue")))
 
@@ -33,3 +35,35 @@ def test_scaled_vectors_stay_in_bounds() -> None:
     np.testing.assert_allclose(Scaled(0, 4)(np.array([[-1, 0, 2, 9]])), [[0, 0, 0.5, 1]])
     with pytest.raises(DataError, match="vectors"):
         Scaled(0, 1)(np.zeros(3))
+
+
+def test_centred_rows_are_shifted_by_public_constants_and_binned_between_public_cuts() -> None:
+    table = pd.DataFrame({"colour": ["green", "red"], "age": [50.0, 250.0]})
+    np.testing.assert_allclose(
+        CentredOneHot(COLUMNS)(table), [[0, -1 / 3, 2 / 3, -1 / 3], [0.5, 2 / 3, -1 / 3, -1 / 3]], rtol=1e-6
+    )
+    binned = CentredOneHot(COLUMNS, {"age": (50.0,)})(table.assign(age=[49.0, 50.0]))
+    np.testing.assert_allclose(binned[:, :2], [[0.5, -0.5], [-0.5, 0.5]])
+
+
+@given(age=st.floats(-1e6, 1e6), place=st.integers(0, 2), cuts=st.sets(st.integers(1, 99), max_size=5))
+def test_no_centred_row_is_longer_than_its_public_norm(age: float, place: int, cuts: set[int]) -> None:
+    encode = CentredOneHot(COLUMNS, {"age": tuple(sorted(map(float, cuts)))} if cuts else {})
+    colours = COLUMNS[1].categories or ()
+    (row,) = encode(pd.DataFrame({"colour": [colours[place]], "age": [age]})).astype(np.float64)
+    assert np.sqrt(row @ row + 1) <= encode.row_norm * (1 + 1e-6)
+
+
+def test_the_norm_is_reached_and_smaller_than_uncentred() -> None:
+    encode = CentredOneHot(COLUMNS)
+    (row,) = encode(pd.DataFrame({"colour": ["red"], "age": [0.0]})).astype(np.float64)
+    assert np.sqrt(row @ row + 1) == pytest.approx(encode.row_norm)
+    assert encode.row_norm == pytest.approx(np.sqrt(1 + 1 / 4 + 2 / 3))
+
+
+@pytest.mark.parametrize("cuts", [{"colour": (1.0,)}, {"age": ()}, {"age": (2.0, 1.0)}, {"age": (np.nan,)}])
+def test_cuts_that_cannot_be_are_refused(cuts: dict[str, tuple[float, ...]]) -> None:
+    with pytest.raises(DataError, match="cuts"):
+        CentredOneHot(COLUMNS, cuts)
+    with pytest.raises(DataError, match="lacks the column colour"):
+        CentredOneHot(COLUMNS, {"age": (1.0,)})(pd.DataFrame({"age": [1.0]}))
