@@ -71,7 +71,7 @@ class CentredOneHot(Feature):
 
     @property
     def row_norm(self) -> float:
-        """The greatest norm of a row with a 1 for the bias: public, and reached wherever numbers lie at their bounds."""
+        """The greatest norm of a row with a 1 for the bias: public, reached where all numbers lie at their bounds."""
         squares = [0.25 if self._is_number(column) else 1 - 1 / self._size(column) for column in self.columns]
         return sqrt(1 + sum(squares))
 
