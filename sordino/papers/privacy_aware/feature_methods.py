@@ -115,9 +115,9 @@ def table_10(experiment: Experiment) -> Record:
             f"on the rest ({PAFS_BREEDING.population} subsets, {PAFS_BREEDING.generations} generations); the final "
             "training is on all 191. CFS-Greedy and Random take as many features as CFS-GA finds",
             f"Whole workflow: {effort.selections} selections on each split. PAFS has {_CHARGED_TRIALS} trials, each "
-            f"training and score charged, within {_CHARGED_SHARE:.0%} of the budget: thousands would leave each next to "
-            f"nothing. Trainings after a search are planned for {_WIDTH} features, whatever it finds. Random and All "
-            "select nothing and spend all on training",
+            f"training and score charged, within {_CHARGED_SHARE:.0%} of the budget: thousands would leave each next "
+            f"to nothing. Trainings after a search are planned for {_WIDTH} features, whatever it finds. Random and "
+            "All select nothing and spend all on training",
             "PAW's own ε of its selections, 49.63 for PAFS and 2.31 for CFS, is not in its table's either",
         ],
         None if effort.fits * effort.splits >= 200 else f"{effort.fits * effort.splits} repeats",
