@@ -1,25 +1,42 @@
-"""The privacy-aware workflow (PAW, 2022): simple networks under noise, complex ones without.
+"""The privacy-aware workflow (PAW, 2022): simple networks and few features under noise, complex ones without.
 
 Ours draw Poisson batches and are calibrated by PLD; PAW prices by RDP and shuffles.
 """
 
 from sordino.papers.experiment import Item
-from sordino.papers.privacy_aware import architectures, crossings, frozen_layers, noise, other_tasks, sample_size
+from sordino.papers.privacy_aware import (
+    architectures,
+    crossings,
+    feature_methods,
+    feature_numbers,
+    feature_sgd,
+    frozen_layers,
+    noise,
+    one_hot,
+    other_tasks,
+    sample_size,
+)
 from sordino.papers.privacy_aware.comparing import PAPER
 
 ITEMS: dict[str, Item] = {
     "choices": architectures.choices,
     "table-1": architectures.table_1,
+    "table-2": feature_sgd.table_2,
     "table-3": noise.table_3,
     "table-4": architectures.table_4,
     "table-5": architectures.table_5,
     "table-6": frozen_layers.table_6,
     "table-7": frozen_layers.table_7,
+    "table-10": feature_methods.table_10,
     "table-13": other_tasks.table_13,
     "table-14": other_tasks.table_14,
     "table-15": other_tasks.table_15,
+    "table-16": one_hot.table_16,
     "table-17": other_tasks.table_17,
+    "table-18": feature_sgd.table_18,
     "figure-1": crossings.figure_1,
+    "figure-3": feature_numbers.figure_3,
+    "figure-4": feature_numbers.figure_4,
     "figure-5": noise.figure_5,
     "figure-6": sample_size.figure_6,
     "figure-7": crossings.figure_7,

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -31,7 +31,7 @@ from sordino.training.convex.solver import minimise
 
 Array = NDArray[np.float64]
 DELTA = 1e-5
-_REVISION = 1
+_REVISION = 2
 _QUICK_RECORDS, _QUICK_TESTED = 150, 60
 _PLAIN_RIDGE = 1.0
 
@@ -120,6 +120,11 @@ class Regime:
     adjacency: str
     counts_selection: bool
     """Whether the tables that features are selected by are private, within the same ε."""
+
+    @property
+    def without_selection(self) -> "Regime":
+        """The same promise where nothing is selected."""
+        return replace(self, counts_selection=False)
 
 
 PURE = Regime("selection not private, pure ε", None, "replace-one", False)
