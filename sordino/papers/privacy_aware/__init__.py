@@ -5,6 +5,7 @@ Ours draw Poisson batches and are calibrated by PLD; PAW prices by RDP and shuff
 
 from sordino.papers.experiment import Item
 from sordino.papers.privacy_aware import (
+    adult_best,
     architectures,
     crossings,
     feature_methods,
@@ -45,6 +46,7 @@ ITEMS: dict[str, Item] = {
     "figure-10": frozen_layers.figure_10,
     "figure-12": crossings.figure_12,
     "appendix-e": other_tasks.appendix_e,
+    "adult-best": adult_best.adult_best,
 }
 
 __all__ = ["ITEMS", "PAPER"]

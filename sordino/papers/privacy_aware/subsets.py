@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.budget import Composed, Event, Gaussian, Ledger, cost
+from sordino.budget import Composed, Event, Gaussian, Ledger, Pure, cost
 from sordino.data import Split
 from sordino.data.schema import Schema
 from sordino.features.encoding import OneHot
@@ -160,7 +160,10 @@ def budgeted(regime: Regime, n: int, width: int, epsilon: float) -> Budgeted:
             data_norm=1.0,
             adjacency=regime.adjacency,
         )
-        return Budgeted(plan, None, cost(plan.event, regime.delta or DELTA, regime.adjacency).epsilon)
+        spent = (
+            plan.event.epsilon if isinstance(plan.event, Pure) else cost(plan.event, DELTA, regime.adjacency).epsilon
+        )
+        return Budgeted(plan, None, spent)
     before = selection_event(epsilon)
     ledger = Ledger(epsilon, regime.delta, adjacency=regime.adjacency, planned=[(before, "feature selection")])
     plan = LogisticPlan.calibrated(n=n, width=width, data_norm=1.0, ledger=ledger)
