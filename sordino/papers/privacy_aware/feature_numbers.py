@@ -20,6 +20,7 @@ from sordino.papers.privacy_aware.subsets import (
     generator_of,
     greedy_orders,
     measured,
+    most_frequent,
     over_splits,
     sign,
 )
@@ -114,7 +115,7 @@ def _figure(experiment: Experiment, figure: Figure) -> Record:
         if figure.claim is not None:
             epsilon, least = figure.claim
             said.append(f"{regime.label}, ε={epsilon:g}: {claimed(curves[epsilon], least)}")
-    frequent = [_frequent(benchmark(figure.table, split, experiment.quick)) for split in splits]
+    frequent = [most_frequent(benchmark(figure.table, split, experiment.quick)) for split in splits]
     rows.append(_row("without privacy", "∞", plain, ("–", "all features best"), None))
     return Record(
         PAPER,
@@ -139,10 +140,6 @@ def _figure(experiment: Experiment, figure: Figure) -> Record:
         *("features", "test accuracy, %", "x"),
         series,
     )
-
-
-def _frequent(table: Benchmark) -> float:
-    return float(np.bincount(table.test_y).max() / len(table.test_y))
 
 
 def _private(

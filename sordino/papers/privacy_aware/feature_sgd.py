@@ -26,6 +26,7 @@ from sordino.papers.privacy_aware.subsets import (
     generator_of,
     greedy_orders,
     measured,
+    most_frequent,
     selection_event,
     sign,
 )
@@ -118,6 +119,7 @@ def _record(experiment: Experiment, printed: Printed) -> Record:
                 row += [theirs[0], Interval.of(found[size]).percent(), theirs[1], Interval.of(plain[size]).percent()]
                 rows.append([*row, gap.percent() if size != every else None, rate])
             said.append(f"{regime.label}, ε={epsilon:g}: {phenomenon(found, plain)}")
+    frequent = [most_frequent(benchmark(printed.table, number, experiment.quick)) for number in repeats]
     return Record(
         PAPER,
         printed.item,
@@ -130,6 +132,7 @@ def _record(experiment: Experiment, printed: Printed) -> Record:
         [
             *said,
             printed.remark,
+            f"{100 * mean(frequent):.1f} % of the test records are of the most frequent class",
             f"A linear layer of two neurons, {_EPOCHS} epochs of batches of {printed.batch}, clip {_CLIP:g}, δ=1e-5, "
             "calibrated by PLD. Whole workflow: ε counts the private tables that features are selected by (15 % of the "
             "budget in squares of 1/σ); otherwise the selection is by exact counts, as in PAW, and no ε covers it",
