@@ -68,7 +68,7 @@ _TABLE_2 = Printed(
     ((65.26, 69.47, 72.63, 71.58, 73.68, 73.68),) * 2,
     ((67.37, 65.26, 68.42, 66.31, 66.26, 66.32), (65.26, 64.21, 60.00, 62.11, 59.35, 59.48)),
     "PAW prints this as Table II with the caption of Adult: 95 test records and at most 43 features are Breast "
-    "Cancer's. Its batch of 250 is more than the 191 records: 50 here, where ε=0.236 means σ≈50",
+    "Cancer's. Its batch of 250 is more than the 191 records: 50 here, with which RDP gives about its ε=0.236 for σ=50",
 )
 _TABLE_18 = Printed(
     "table-18",
