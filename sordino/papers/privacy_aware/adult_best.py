@@ -148,7 +148,7 @@ def candidates() -> dict[str, Learn]:
             with_relationship, True, _FEW_BINNED
         ),
     }
-    for rate in (0.1, 0.4, 1.6):
+    for rate in (0.4, 1.6, 6.4):
         found[f"linear DP-SGD (rate {rate:g}), seven columns, centred, age and capital in bins"] = LinearSgd(
             few_binned, rate
         )

@@ -69,6 +69,10 @@ class Effort:
     pafs_breeding: Breeding = PAFS_BREEDING
     quick: bool = False
 
+    @property
+    def words(self) -> str:
+        return f"{self.fits} fits, {self.selections} selections{', quick' * self.quick}"
+
 
 _QUICK = Effort(2, 2, 1, Breeding(20, 2), Breeding(6, 2), True)
 
@@ -133,7 +137,7 @@ def table_10(experiment: Experiment) -> Record:
 
 
 def _one(experiment: Experiment, regime: Regime, epsilon: float, split: int, effort: Effort) -> dict[str, Any]:
-    words = f"{_TABLE} split {split}, {regime.label}, ε={epsilon:g}, methods, {effort}"
+    words = f"{_TABLE} split {split}, {regime.label}, ε={epsilon:g}, every method, {effort.words}"
 
     def compute() -> dict[str, Any]:
         table = benchmark(_TABLE, split, effort.quick)
