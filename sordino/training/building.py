@@ -29,8 +29,8 @@ def tensors(model: nn.Module) -> Weights:
 
 
 @torch.no_grad()
-def load_into(model: nn.Module, weights: Weights) -> None:
-    own = tensors(model)
+def load_into(own: Weights, weights: Weights) -> None:
+    """Copy weights into a model's own tensors."""
     if {name: value.shape for name, value in own.items()} != {n: value.shape for n, value in weights.items()}:
         raise ValueError("these weights are of another model: names or shapes differ")
     for name, value in own.items():

@@ -88,7 +88,7 @@ class DenseTrainee:
         return tensors(self.model)
 
     def load(self, weights: Weights) -> None:
-        load_into(self.model, weights)
+        load_into(self.weights(), weights)
         self._kept = None
 
     def initialise(self, streams: Streams) -> None:

@@ -79,7 +79,7 @@ class ModuleTrainee:
         return tensors(self.model)
 
     def load(self, weights: Weights) -> None:
-        load_into(self.model, weights)
+        load_into(self.weights(), weights)
 
     def initialise(self, streams: Streams) -> None:
         self._start(seed_of(streams))
