@@ -47,7 +47,8 @@ def noise_multiplier(
     start, slope = 1.0, -1.5
     try:
         # Alone, the new event costs about what is left in squares: near enough to start from, and as steep.
-        start = _solve(approximate, math.sqrt(target_epsilon**2 - spent**2), start, slope, slack=0.1)
+        left = math.sqrt(target_epsilon - spent) * math.sqrt(target_epsilon + spent)
+        start = _solve(approximate, left, start, slope, slack=0.1)
         slope = math.log(approximate(1.01 * start) / approximate(start)) / math.log(1.01)
     except (UnsupportedEvent, ValueError, ZeroDivisionError):
         pass

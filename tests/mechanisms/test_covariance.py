@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
 from sordino.mechanisms.covariance import SecondMoments
-from sordino.mechanisms.streams import Streams
+from sordino.mechanisms.streams import Streams, secret_from_seed
 
 KEY = bytes(16)
 
@@ -53,7 +53,8 @@ def test_a_record_at_the_clip_moves_them_by_exactly_that(with_mean):
 
 @pytest.mark.parametrize(("with_mean", "factor"), [(False, 1.0), (True, math.sqrt(2))])
 def test_the_noise_has_the_stated_deviations(with_mean, factor):
-    mean, squares = SecondMoments(2.0, 3.0, with_mean).release(np.zeros((10, 400)), Ledger())
+    streams = Streams(secret_from_seed(0))
+    mean, squares = SecondMoments(2.0, 3.0, with_mean).release(np.zeros((10, 400)), Ledger(), streams=streams)
     np.testing.assert_array_equal(squares, squares.T)
     assert np.diag(squares).std() == pytest.approx(factor * 3 * 4 / 10, rel=0.1)
     assert squares[np.triu_indices(400, 1)].std() == pytest.approx(factor * 3 * 4 / 10 / math.sqrt(2), rel=0.02)
