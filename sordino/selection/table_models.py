@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from sordino.budget import Event, Ledger
 from sordino.data import Column, DataError
@@ -24,6 +23,7 @@ from sordino.training import SGD, LinearClassifier, ModuleTrainee, Plan, Run, fi
 from sordino.training.convex import GaussianObjective, LogisticPlan, data_norm, fit_logistic, fit_many
 from sordino.training.convex import predict as by_logistic
 from sordino.training.dpsgd import Trainee, Training, check_finite, train_steps
+from sordino.training.heads import cross_entropy
 from sordino.training.linear import predict as linear_scores
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class TableModel:
         if not self.hidden:
             return _SgdLearner(LinearClassifier(x, y, classes), _by_linear)
         trainee = ModuleTrainee(
-            lambda: dense(x.shape[1], *self.hidden, classes), _cross_entropy, x, y, physical_batch=min(len(x), _PIECE)
+            lambda: dense(x.shape[1], *self.hidden, classes), cross_entropy, x, y, physical_batch=min(len(x), _PIECE)
         )
         return _SgdLearner(trainee, _by_module)
 
@@ -251,10 +251,6 @@ def classes_of(schema: Schema) -> tuple[str, ...]:
             f"the target {schema.target.name!r} is a number; crossovers compare accuracies, so they need classes"
         )
     return schema.target.categories
-
-
-def _cross_entropy(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return nn.functional.cross_entropy(scores, labels, reduction="none")
 
 
 @torch.no_grad()

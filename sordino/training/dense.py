@@ -1,8 +1,8 @@
 """Fully connected networks on stored vectors, whose clipped gradients cost little more than plain ones.
 
 The gradient of one example's loss by a dense layer is the outer product of δ, the loss's derivative by the layer's
-outputs, and [h; 1], the layer's inputs: its squared norm is ‖δ‖²·(‖h‖² + 1), and no per-example gradient is formed. At
-small batches this is several times as fast as the general engine (`ModuleTrainee`), which finds its rules by hooks.
+outputs, and [h; 1], the layer's inputs: its squared norm is ‖δ‖²·(‖h‖² + 1), and no per-example gradient is formed. It
+is for small batches, where the hooks by which the general engine (`ModuleTrainee`) finds its rules take most of a step.
 """
 
 from collections.abc import Callable, Iterator

@@ -14,11 +14,10 @@ from sordino.selection.features.genetic import Fitness, Scores
 from sordino.selection.features.merit import Mask
 from sordino.selection.features.pafs import Trial
 from sordino.training.convex import GaussianObjective, LogisticPlan, data_norm, fit_many, scores
+from sordino.training.convex.plan import RIDGE_PER_NOISE
 from sordino.training.convex.solver import least_tolerance
 
 Vectors = NDArray[Any]
-# The rule of LogisticPlan: near the best ridge on public benchmarks.
-_RIDGE_PER_NOISE = 6.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,8 @@ class LogisticTrials:
     plan: LogisticPlan
     score_noise: float
     """Standard deviation of the noise on the number of correct predictions, which one record moves by at most 1."""
+    epsilon_of_one: float
+    """Of one training alone, at the ledger's δ."""
 
     @property
     def trial(self) -> Trial:
@@ -48,7 +49,7 @@ class LogisticTrials:
 
         def planned(sigma: float) -> LogisticPlan:
             noise = GaussianObjective(sigma)
-            ridge = _RIDGE_PER_NOISE * noise.expected_norm(width + 1) / sqrt(n)
+            ridge = RIDGE_PER_NOISE * noise.expected_norm(width + 1) / sqrt(n)
             least = least_tolerance(n, width + 1, ridge, 10 * noise.expected_norm(width + 1))
             return LogisticPlan(data_norm(attributes), ridge, noise, max(1e-6, 4 * least), adjacency=adjacency)
 
@@ -62,7 +63,8 @@ class LogisticTrials:
             adjacency,
             lambda event: ledger.epsilon_if(event, "validation"),
         )
-        return cls(planned(training), score)
+        plan = planned(training)
+        return cls(plan, score, plan.epsilon(delta))
 
 
 def logistic_fitness(

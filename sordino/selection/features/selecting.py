@@ -148,10 +148,9 @@ def select_by_pafs(
     )
     names = tuple(name for name, chosen in zip(attributes.names, found.mask, strict=True) if chosen)
     deviation = plan.score_noise / len(parts[1])
-    each = plan.plan.epsilon(ledger.terms.target_delta or 1e-5)
     words = (
-        f"{found.unique} subsets were tried, each trained at ε={printed(each, 3)} and scored with noise of "
-        f"±{100 * deviation:.3g} points of accuracy."
+        f"{found.unique} subsets were tried, each trained at ε={printed(plan.epsilon_of_one, 3)} and scored with noise "
+        f"of ±{100 * deviation:.3g} points of accuracy."
     )
     if deviation > _TELLING:
         words += " Noise dominates: scores this far apart are chance."

@@ -57,11 +57,11 @@ def test_scores_carry_the_stated_noise(schema, parts):
     masks = np.repeat(np.eye(6, dtype=bool)[:1], 100, axis=0)  # one subset that hardly any noise confuses
     train = (train[0][:500], train[1][:500])
     owners = Attributes(schema).owners
-    seen = logistic_fitness(LogisticTrials(plan, 40.0), train, validation, owners, Streams(bytes(16)))(masks)
+    seen = logistic_fitness(LogisticTrials(plan, 40.0, 1.0), train, validation, owners, Streams(bytes(16)))(masks)
     assert seen.mean() == pytest.approx(1.0, abs=0.005)
     assert seen.std() == pytest.approx(40 / 4000, rel=0.3)
     with pytest.raises(ValueError, match="validation record"):
-        logistic_fitness(LogisticTrials(plan, 40.0), train, (validation[0][:0], validation[1][:0]), owners)
+        logistic_fitness(LogisticTrials(plan, 40.0, 1.0), train, (validation[0][:0], validation[1][:0]), owners)
 
 
 def test_a_goal_needs_a_delta():
