@@ -20,6 +20,8 @@ _ATTEMPTS = 50
 class GeneticSearch:
     """Generations of a population: the best and a few lucky ones are crossed and mutated into the next.
 
+    The best of all generations is the answer: mutation may have lost it before the last, which Algorithm 1 looks at.
+
     Guarantee: population × generations trainings and as many scores, composed. All are released, so the choice among
     them is free. A candidate that came up before is not trained again: nothing is drawn and nothing charged for it. But
     how often that happens depends on scores, so what was announced is what the whole search is said to cost.
@@ -50,13 +52,12 @@ class GeneticSearch:
         space = search.question.space
         population = self._distinct(space.draw, search.generator("first population"))
         known: dict[C, Trial] = {}
-        ranked: list[C] = []
         for generation in range(self.generations):
             new = [candidate for candidate in population if candidate not in known]
             known |= dict(zip(new, search.shown(0, new), strict=True))
             ranked = sorted(population, key=lambda candidate: -known[candidate].score)
             population = self._evolved(space, ranked, search.generator("evolution", generation))
-        return known[ranked[0]]
+        return max(known.values(), key=lambda trial: trial.score)
 
     def to_json(self) -> dict[str, Any]:
         return {"method": "genetic", **vars(self)}

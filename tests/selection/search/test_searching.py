@@ -90,6 +90,16 @@ def test_a_genetic_search_composes_every_trial(tmp_path, material, question) -> 
     assert ledger.cost(reserved=True).accountant == "pld"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_of_all_generations_wins_even_if_mutation_lost_it(seed, tmp_path, material, question) -> None:
+    run, ledger = run_at(tmp_path)
+    shown = []
+    found = search(
+        run, question(GeneticSearch(3, 3, mutation=1.0)), material, ledger, seed=seed, on_finding=shown.append
+    )
+    assert found.score == max(finding.score for finding in shown)
+
+
 def test_candidates_that_come_again_are_neither_trained_nor_charged_again(tmp_path, material, question) -> None:
     run, ledger = run_at(tmp_path)
     executor = Watched()
