@@ -21,7 +21,7 @@ test: data
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --durations=15
 
 # Our clipped gradients beside the peers', who live in an environment of their own; `make bench BENCH=--quick` for a try.
 bench: .venv-bench/.installed

@@ -11,6 +11,7 @@ from sordino.papers.sampling_rates.common import PAPER
 ITEMS: dict[str, Item] = {
     "table-1": tables.table_1,
     "table-2": tables.table_2,
+    "choices": tables.choices,
     "figure-1": figures.figure_1,
     "figure-2": figures.figure_2,
     "figure-3": figures.figure_3,

@@ -1,11 +1,13 @@
 """Tables 1 and 2 of LSR: accuracy at their ε, which ours by PLD do not exceed."""
 
 from collections.abc import Iterable
+from typing import Any
 
-from sordino.papers.experiment import Experiment
-from sordino.papers.outcomes import OURS, ours
+from sordino.papers.experiment import Experiment, settings
+from sordino.papers.outcomes import OURS, ours, percent
 from sordino.papers.records import Cell, Record
-from sordino.papers.sampling_rates.common import PAPER, REDUCED, SHORTFALL, TUNING, trained
+from sordino.papers.sampling_rates.common import DELTA, PAPER, REDUCED, SHORTFALL, TUNING, trained
+from sordino.papers.trials import Trial
 from sordino.training.large_rates import LARGE_RATES
 
 _EARLIER: dict[str, tuple[str, float, float]] = {
@@ -20,6 +22,15 @@ _EARLIER: dict[str, tuple[str, float, float]] = {
     "lsr-c3": ("Papernot et al.", 7.53, 66.2),
 }
 """Whom the paper compares with: ε and accuracy."""
+_TRIED: dict[str, tuple[dict[str, Any], ...]] = {
+    "lsr-m3": (
+        *({}, {"epochs": 60}, {"epochs": 100}, {"learning_rate": 15.0}),
+        *({"input_scale": 0.4}, {"orthogonal": True}),
+    ),
+    "lsr-m2": ({}, {"learning_rate": 3.6}, {"epochs": 100}),
+    "lsr-f2": ({}, {"learning_rate": 9.0}, {"epochs": 120}),
+}
+"""Changes to the settings with which ours fall short of the paper's accuracy."""
 
 
 def table_1(experiment: Experiment) -> Record:
@@ -28,6 +39,39 @@ def table_1(experiment: Experiment) -> Record:
 
 def table_2(experiment: Experiment) -> Record:
     return _accuracies(experiment, "table-2", "Accuracy of the nine settings", LARGE_RATES)
+
+
+def choices(experiment: Experiment) -> Record:
+    """Settings of our own where the paper's do not give its accuracy, chosen on held-out training records."""
+    rows: list[list[Cell]] = []
+    for name, variants in _TRIED.items():
+        made = LARGE_RATES[name]
+        for changes in variants[:1] if experiment.quick else variants:
+            found = experiment.repeated(
+                Trial(
+                    *(made.dataset, name),
+                    epsilon=made.epsilon,
+                    delta=DELTA,
+                    settings=settings(**changes),
+                    validation=5000,
+                    marks=10,
+                )
+            )
+            words = ", ".join(f"{what} {value}" for what, value in changes.items())
+            rows.append([name, made.epsilon, words or "the paper's", percent(each["accuracy"] for each in found)])
+            rows[-1].append(len(found))
+    return Record(
+        PAPER,
+        "choices",
+        "Where the paper's settings fall short of its accuracy: others, on 5,000 held-out training records",
+        ["setting", "ε", "change", "ours", "seeds"],
+        rows,
+        [
+            "δ=1e-5, PLD",
+            "Benchmarks are public: looking at their held-out records is not counted; on private data it must be",
+        ],
+        tuning="This is the tuning",
+    )
 
 
 def _accuracies(experiment: Experiment, item: str, title: str, names: Iterable[str]) -> Record:
