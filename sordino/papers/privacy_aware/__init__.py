@@ -16,6 +16,7 @@ from sordino.papers.privacy_aware import (
     one_hot,
     other_tasks,
     sample_size,
+    search_tables,
 )
 from sordino.papers.privacy_aware.comparing import PAPER
 
@@ -28,6 +29,8 @@ ITEMS: dict[str, Item] = {
     "table-5": architectures.table_5,
     "table-6": frozen_layers.table_6,
     "table-7": frozen_layers.table_7,
+    "table-8": search_tables.table_8,
+    "table-9": search_tables.table_9,
     "table-10": feature_methods.table_10,
     "table-13": other_tasks.table_13,
     "table-14": other_tasks.table_14,

@@ -182,7 +182,7 @@ def _stated(
         "delta": ledger.terms.target_delta,
         "accountant": statement["accountant"],
         "epsilon_of_one_training": alone,
-        "claimed_epsilon": None if public else _claimed(wish.method, alone, len(records.material.validation_y)),
+        "claimed_epsilon": None if public else claimed(wish.method, alone, len(records.material.validation_y)),
         "noise_multiplier": plan.noise_multiplier,
         "steps": plan.steps,
         "n": plan.sampler.n,
@@ -190,7 +190,7 @@ def _stated(
     }
 
 
-def _claimed(method: Method, training_epsilon: float, validation_size: int) -> float | None:
+def claimed(method: Method, training_epsilon: float, validation_size: int) -> float | None:
     """What PAW would say such a search costs (Eq. 9); None where it says nothing."""
     match method:
         case RandomSearch(mean):
