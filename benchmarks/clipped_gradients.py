@@ -159,12 +159,12 @@ def measure_memory(key: str, name: str, batch_size: int) -> Cell:
 
 
 def updated(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """The record with rows measured anew, on the same machine and with the same versions."""
+    """The record with rows measured anew, or for the first time, on the same machine and with the same versions."""
     same = ("processor", "threads", "python", "versions", "tolerance")
     if any(before[name] != now[name] for name in same):
         sys.exit("the record is of another machine or other versions: run all rows")
-    anew = {row["title"]: row for row in now["rows"]}
-    return now | {"rows": [anew.get(row["title"], row) for row in before["rows"]]}
+    known = {row["title"]: row for row in before["rows"] + now["rows"]}
+    return now | {"rows": [known[row.title] for row in ROWS.values() if row.title in known]}
 
 
 def parse() -> argparse.Namespace:

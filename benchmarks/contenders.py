@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -71,6 +72,29 @@ class Sordino:
 
     def step(self, batch: Batch) -> None:
         noisy_step(self._model, self.sums(batch), self._l2_clip, len(batch[1]))
+
+
+class ClosedForm:
+    """This library's trainee for dense networks on stored vectors: the batch is all that is stored."""
+
+    def __init__(self, row: Row, model: nn.Module, l2_clip: float) -> None:
+        from sordino.training.dense import DenseTrainee, softmax_slope
+
+        self._l2_clip = l2_clip
+        self._trainee = partial(DenseTrainee, lambda: model, softmax_slope)
+
+    def prepare(self, batch: Batch) -> tuple[Any, Any]:
+        try:
+            return self._trainee(*(part.numpy() for part in batch)), np.arange(len(batch[1]))
+        except ValueError:
+            raise Unsupported("not a dense network") from None
+
+    def sums(self, batch: tuple[Any, Any]) -> dict[str, Tensor]:
+        trainee, rows = batch
+        return dict(trainee.clipped_sum(rows, self._l2_clip).sums)
+
+    def step(self, batch: tuple[Any, Any]) -> None:
+        noisy_step(batch[0].model, self.sums(batch), self._l2_clip, len(batch[1]))
 
 
 class Vmap:
@@ -138,5 +162,5 @@ PEERS: dict[str, Callable[[Row, nn.Module, float], Contender]] = {
     "jax-privacy, microbatches": _jax_privacy(32),
     "torch.func vmap": Vmap,
 }
-OURS = "sordino"
-CONTENDERS = {**BASELINES, OURS: Sordino, **PEERS}
+OURS, CLOSED_FORM = "sordino", "sordino, closed form"
+CONTENDERS = {**BASELINES, OURS: Sordino, CLOSED_FORM: ClosedForm, **PEERS}

@@ -113,8 +113,6 @@ def _layer(module: nn.Module, name: str) -> Layer:
             return lambda _, x: jnp.tanh(x)
         case nn.ReLU():
             return lambda _, x: jax.nn.relu(x)
-        case nn.SiLU():
-            return lambda _, x: jax.nn.silu(x)
         case nn.MaxPool2d():
             window, stride = (1, module.kernel_size, module.kernel_size, 1), (1, module.stride, module.stride, 1)
             return lambda _, x: lax.reduce_window(x, -jnp.inf, lax.max, window, stride, "VALID")

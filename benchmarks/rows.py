@@ -44,6 +44,7 @@ ROWS = {
     "bilstm": Row("BiLSTM, 20 word vectors", models.BiLSTMClassifier, (20, 100), 300, classes=4),
     "resnet-18": Row("ResNet-18, group norm", models.resnet18, (3, 32, 32), 64, goal=1.5),
     "fcn": Row("FCN 784-1024-512-64-10", lambda: models.dense(784, 1024, 512, 64, 10), (784,), 1024, goal=1.3),
+    "small-fcn": Row("FCN 64-128-10", lambda: models.dense(64, 128, 10), (64,), 100),
 }
 
 
@@ -68,7 +69,7 @@ class Reference:
 
 
 def smooth(model: nn.Module) -> nn.Module:
-    """The model with SiLU in place of ReLU, for comparing gradients.
+    """The model with Tanh in place of ReLU, for comparing gradients.
 
     One of ResNet-18's half a million ReLUs lies so near zero that rounding alone decides its slope, and no two float32
     programs agree on its gradient.
@@ -76,7 +77,7 @@ def smooth(model: nn.Module) -> nn.Module:
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, nn.ReLU):
-                setattr(module, name, nn.SiLU(inplace=child.inplace))
+                setattr(module, name, nn.Tanh())
     return model
 
 

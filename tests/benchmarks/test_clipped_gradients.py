@@ -18,9 +18,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """The quick form on three rows, in the main environment, where the peers are not installed."""
+    """The quick form on four rows, in the main environment, where the peers are not installed."""
     path = tmp_path_factory.mktemp("bench") / "record.json"
-    rows = ("mnist-cnn", "linear", "bilstm")
+    rows = ("mnist-cnn", "linear", "bilstm", "small-fcn")
     done = run("benchmarks.clipped_gradients", "--quick", "--rows", *rows, "--record", str(path))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, path
@@ -33,6 +33,9 @@ def test_the_quick_form_runs_what_is_installed(quick: tuple[str, Path]) -> None:
         cells = row["contenders"]
         assert cells["sordino"]["deviation"] <= 1e-4
         assert cells["torch.func vmap"]["deviation"] <= 1e-4
+        dense = row["title"] in ("linear 3969×10", "FCN 64-128-10")
+        closed = cells["sordino, closed form"]
+        assert closed["deviation"] <= 1e-4 if dense else closed["reason"] == "not a dense network"
         assert sum(cell.get("baseline", False) for cell in cells.values()) == 1
         assert all("ratio" in cell or cell["reason"] for cell in cells.values())
 
@@ -64,3 +67,15 @@ def test_memory_is_measured_in_a_process_of_its_own() -> None:
 @pytest.mark.skipif(not RECORD.exists(), reason="the benchmark has not been run yet")
 def test_the_page_is_the_records() -> None:
     assert run("benchmarks.report", str(RECORD)).stdout == PAGE.read_text(encoding="utf-8")
+
+
+def test_rows_measured_anew_and_for_the_first_time_join_the_record() -> None:
+    from benchmarks.clipped_gradients import updated
+
+    facts = dict.fromkeys(("processor", "threads", "python", "versions", "tolerance"), 0)
+    before = {**facts, "rows": [{"title": "MNIST CNN", "old": True}, {"title": "LeNet-5", "old": True}]}
+    now = {**facts, "rows": [{"title": "FCN 64-128-10"}, {"title": "LeNet-5"}]}
+    rows = updated(before, now)["rows"]
+    assert rows == [{"title": "MNIST CNN", "old": True}, {"title": "LeNet-5"}, {"title": "FCN 64-128-10"}]
+    with pytest.raises(SystemExit):
+        updated(before | {"threads": 1}, now)
