@@ -23,7 +23,7 @@ _THEIR_NOISE = {_EPSILON: 2.0, _SMALL: 10.0}
 _DELTA = 1e-5
 _DATA = "MNIST"
 _SEEDS, _FULL_SEEDS = 5, 3
-_SHORT = Length(10_000, 500, 5, (2.0, 4.0), 200, 5, (0.1, 0.3))
+_SHORT = Length(4000, 400, 12, (1.0, 2.0, 4.0), 200, 12, (0.1, 0.3))
 _LONG = Length(60_000, 100, 500, (0.1, 0.2), 100, 20, (0.05, 0.1))
 _FEW = Length(48, 16, 1, (0.5, 1.0), 16, 1, (0.1, 0.3), examined=24)
 _PAAS, _RS, _MGRS = "PAAS", "RS", "MGRS"
@@ -102,7 +102,8 @@ def table_8(experiment: Experiment) -> Record:
     prices: dict[str, tuple[Cell, Cell]] = {}
     for name, (paper, hours, claim) in _TABLE_8.items():
         standard = name == _STW
-        results = repeated(experiment, _workflow(experiment, name), _seeds(experiment))
+        workflow = _standard(experiment, _PAAS, _EPSILON) if standard else _aware(experiment, name)
+        results = repeated(experiment, workflow, _seeds(experiment))
         own = [result["then"][f"{_EPSILON:g}"] for result in results] if standard else results
         found[name] = scores(own)
         prices[name] = _whole(results), results[0]["claimed_epsilon"]
@@ -147,11 +148,11 @@ def table_9(experiment: Experiment) -> Record:
     """Random search with frozen layers, without noise and with it."""
     length = _length(experiment)
     seeds = _seeds(experiment)
-    standard = repeated(experiment, replace(_workflow(experiment, _RS), epsilon=None, then=(_EPSILON, _SMALL)), seeds)
+    standard = repeated(experiment, _standard(experiment, _RS, _EPSILON, _SMALL), seeds)
     rows: list[list[Cell]] = []
     said: list[str] = []
     for epsilon, theirs in _TABLE_9.items():
-        aware = repeated(experiment, _workflow(experiment, _RS, epsilon), seeds)
+        aware = repeated(experiment, _aware(experiment, _RS, epsilon), seeds)
         plain = [_by_sgd(experiment, result, seed) for seed, result in enumerate(aware)]
         noisy = [result["then"][f"{epsilon:g}"] for result in standard]
         comparison = Comparison(f"ε={epsilon:g}", *map(scores, (noisy, aware, standard, plain)))
@@ -205,19 +206,33 @@ def _seeds(experiment: Experiment) -> int:
     return experiment.pick(_SEEDS, _FULL_SEEDS)
 
 
-def _workflow(experiment: Experiment, name: str, epsilon: float = _EPSILON) -> Workflow:
+def _aware(experiment: Experiment, name: str, epsilon: float = _EPSILON) -> Workflow:
+    """The privacy-aware workflow: every training of the search at this ε."""
     length = _length(experiment)
-    methods = _TRIED if experiment.quick else experiment.pick(_REDUCED, _THEIRS)
-    delta = 1e-3 if experiment.quick else _DELTA
-    if name == _STW:
-        space = DenseSpace(_widths(experiment), learning_rates=length.plain_rates)
-        return Workflow(methods[_PAAS], space, None, length, (_EPSILON,), delta)
-    space = DenseSpace(_widths(experiment), learning_rates=length.rates, freezing=name != _PAAS)
-    return Workflow(methods[name], space, epsilon, length, (), delta)
+    return Workflow(
+        *(_method(experiment, name), _space(experiment, name, length.rates), epsilon, length), delta=_delta(experiment)
+    )
 
 
-def _widths(experiment: Experiment) -> tuple[tuple[int, ...], ...]:
-    return ((8, 16), (4,)) if experiment.quick else DenseSpace.widths
+def _standard(experiment: Experiment, name: str, *then: float) -> Workflow:
+    """The standard workflow: the same search by SGD, and its winner trained at each ε."""
+    length = _length(experiment)
+    space = _space(experiment, name, length.plain_rates)
+    return Workflow(_method(experiment, name), space, None, length, then, _delta(experiment))
+
+
+def _method(experiment: Experiment, name: str) -> Method:
+    return (_TRIED if experiment.quick else experiment.pick(_REDUCED, _THEIRS))[name]
+
+
+def _space(experiment: Experiment, name: str, rates: tuple[float, ...]) -> DenseSpace:
+    """PAW's, in which its random searches may also freeze layers."""
+    widths = ((8, 16), (4,)) if experiment.quick else DenseSpace.widths
+    return DenseSpace(widths, learning_rates=rates, freezing=name != _PAAS)
+
+
+def _delta(experiment: Experiment) -> float:
+    return 1e-3 if experiment.quick else _DELTA
 
 
 def _by_sgd(experiment: Experiment, result: dict[str, Any], seed: int) -> dict[str, Any]:
