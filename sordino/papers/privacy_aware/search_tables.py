@@ -23,9 +23,9 @@ _THEIR_NOISE = {_EPSILON: 2.0, _SMALL: 10.0}
 _DELTA = 1e-5
 _DATA = "MNIST"
 _SEEDS, _FULL_SEEDS = 5, 3
-_SHORT = Length(4000, 400, 12, (1.0, 2.0, 4.0), 200, 12, (0.1, 0.3))
-_LONG = Length(60_000, 100, 500, (0.1, 0.2), 100, 20, (0.05, 0.1))
-_FEW = Length(48, 16, 1, (0.5, 1.0), 16, 1, (0.1, 0.3), examined=24)
+_SHORT = Length(4000, 400, 12, (2.0, 4.0), (0.5, 1.0), 200, 12, (0.1, 0.3))
+_LONG = Length(60_000, 100, 500, (0.1, 0.2), (0.02, 0.05), 100, 20, (0.05, 0.1))
+_FEW = Length(48, 16, 1, (0.5, 1.0), (0.5, 1.0), 16, 1, (0.1, 0.3), examined=24)
 _PAAS, _RS, _MGRS = "PAAS", "RS", "MGRS"
 _THEIRS: dict[str, Method] = {
     _PAAS: GeneticSearch(6, 10),
@@ -211,14 +211,15 @@ def _aware(experiment: Experiment, name: str, epsilon: float = _EPSILON) -> Work
     """The privacy-aware workflow: every training of the search at this ε."""
     length = _length(experiment)
     return Workflow(
-        *(_method(experiment, name), _space(experiment, name, length.rates), epsilon, length), delta=_delta(experiment)
+        *(_method(experiment, name), _space(experiment, name, length.rates_at(epsilon)), epsilon, length),
+        delta=_delta(experiment),
     )
 
 
 def _standard(experiment: Experiment, name: str, *then: float) -> Workflow:
     """The standard workflow: the same search by SGD, and its winner trained at each ε."""
     length = _length(experiment)
-    space = _space(experiment, name, length.plain_rates)
+    space = _space(experiment, name, length.rates_at(None))
     return Workflow(_method(experiment, name), space, None, length, then, _delta(experiment))
 
 

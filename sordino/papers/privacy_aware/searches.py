@@ -51,11 +51,18 @@ class Length:
     batch: int
     epochs: float
     rates: tuple[float, ...]
+    noisy_rates: tuple[float, ...]
+    """Below ε=1, where the steps of `rates` would be mostly noise."""
     plain_batch: int
     plain_epochs: float
     plain_rates: tuple[float, ...]
     examined: int | None = None
     """So many validation and test records at most."""
+
+    def rates_at(self, epsilon: float | None) -> tuple[float, ...]:
+        if epsilon is None:
+            return self.plain_rates
+        return self.rates if epsilon >= 1 else self.noisy_rates
 
     def training(self, epsilon: float | None, delta: float) -> TrialTraining:
         """DP-SGD at this ε of one training, or (None) SGD with momentum, without clip or noise."""
@@ -121,7 +128,7 @@ class Workflow:
 
     def _trained(self, run: Run, winner: Any, epsilon: float, ledger: Ledger, say: Say) -> dict[str, Any]:
         """The winner at this ε, at the rate that does best on the validation records: all of it in the ledger."""
-        rates = self.length.rates
+        rates = self.length.rates_at(epsilon)
         grid = Grid(tuple(replace(winner, learning_rate=rate) for rate in rates))
         method = GeneticSearch(1, len(rates))
         found, score = self._searched(run.folder / f"winner at {epsilon:g}", method, grid, epsilon, ledger, say)

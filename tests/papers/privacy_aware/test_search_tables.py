@@ -69,6 +69,8 @@ def test_both_workflows_search_alike_but_for_the_noise(experiment: Experiment) -
         assert aware.space.freezing == freezing
         assert replace(aware, space=alike, epsilon=None, then=(2.11,)) == standard
     assert search_tables._aware(experiment, "MGRS").space == aware.space
+    noisier = search_tables._aware(experiment, "RS", 0.341)
+    assert noisier.space == replace(aware.space, learning_rates=aware.length.noisy_rates)
 
 
 def test_the_whole_workflow_costs_more_than_its_last_training(tmp_path: Path) -> None:
