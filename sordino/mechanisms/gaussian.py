@@ -34,16 +34,18 @@ def clipped_gaussian_sum(
     ledger: Ledger,
     what: str,
     part: str = "train",
+    streams: Streams | None = None,
 ) -> Array:
     """Σ of the rows, each clipped to l2_clip, plus N(0, (noise_multiplier·l2_clip)²) in every coordinate.
 
     Guarantee: one row present or zeroed out moves the sum by at most l2_clip, so the release is Gaussian with this
-    noise multiplier; it is charged before the rows are read. Divide it by public numbers only.
+    noise multiplier; it is charged before the rows are read. Divide it by public numbers only. Streams that are
+    given must be secret and used for nothing else.
     """
     if not 0 < l2_clip < np.inf:
         raise ValueError(f"l2_clip must be a positive finite number, not {l2_clip!r}")
     ledger.spend(Gaussian(noise_multiplier), what, part)
-    generator = Streams.fresh().generator(Stream.NOISE)
+    generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
     total = clip_rows(rows, l2_clip).sum(axis=0)
     return np.asarray(total + gaussian_noise(generator, total.shape, noise_multiplier * l2_clip))
 
@@ -54,16 +56,17 @@ def noisy_accuracy(
     ledger: Ledger,
     what: str,
     part: str,
+    streams: Streams | None = None,
 ) -> float:
     """The share of correct predictions on private records, with Gaussian noise on their number.
 
     Guarantee: one record moves the number by at most 1; it is divided by the number of records, which is public under
-    every adjacency but add-remove.
+    every adjacency but add-remove. Streams that are given must be secret and used for nothing else.
     """
     if ledger.terms.adjacency == "add-remove":
         raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
     counts = np.asarray(correct, dtype=np.float64)[:, None]
     if len(counts) == 0:
         raise ValueError("an accuracy needs at least one record")
-    noisy = clipped_gaussian_sum(counts, 1.0, noise_multiplier, ledger, what, part)
+    noisy = clipped_gaussian_sum(counts, 1.0, noise_multiplier, ledger, what, part, streams)
     return float(np.clip(noisy[0] / len(counts), 0.0, 1.0))

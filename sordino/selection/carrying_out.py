@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Event, Gaussian, Ledger, calibration
+from sordino.budget.ledger_content import Planned
 from sordino.data import DataError, Split
 from sordino.data.schema import Schema
 from sordino.data.splits import set_aside
@@ -20,12 +20,14 @@ from sordino.mechanisms.streams import Streams, secret_from_seed
 from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.merit import Mask, cfs_greedy
 from sordino.selection.features.private import private_uncertainties, tables_plan
+from sordino.selection.keyed_steps import KeyedSteps, keyed_steps, table_arrays
 from sordino.selection.situation import Situation
 from sordino.selection.stand_ins import StandIn
 from sordino.selection.table_models import MODELS, PricedPlan, TableModel, classes_of
-from sordino.training import Run
+from sordino.training import Run, RunError
 
 _REHEARSALS = 3
+_SELECTED = "selection.json"
 _SELECTION, _TRAINING, _SCORE = "feature selection", "training", "final score"
 
 
@@ -87,6 +89,16 @@ class CarriedOut:
             "noise_of_score": self.noise_of_score,
         }
 
+    @classmethod
+    def read(cls, path: Path) -> CarriedOut:
+        """From the file of a finished workflow."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            numbers = [float(content[name]) for name in ("learning_rate", "accuracy", "noise_of_score")]
+            return cls(tuple(map(str, content["features"])), str(content["why_these"]), *numbers)
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
+
 
 def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, folder: Path) -> CarriedOut:
     """Select features, train on the part train, score once on the part validation; a killed one goes on in its folder.
@@ -98,37 +110,54 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
     if len(train) != steps.n:
         raise DataError(f"the advice was for {steps.n:,} records to train on, not {len(train):,}")
     run = Run.at(folder)
-    chosen = _once(run, "selection.json", partial(_selected, steps, train, ledger))
-    mask = np.array(chosen["mask"], dtype=bool)
-    plan = steps.model.narrowed(steps.training, chosen["attributes"])
-    rate = _rate(steps, plan, stand_in, mask)
-    x, held = (_masked(steps, part, mask) for part in (train, validation))
-    learner = steps.model.learner(x, train.y, len(classes_of(steps.schema)))
-    predict = learner.train(run, plan, rate, ledger, _TRAINING)
+    outcome, score = folder / "result.json", folder / "score.json"
+    charge = Planned(Gaussian(steps.score_noise), _SCORE, "validation")
+    data = table_arrays(steps.schema, train, validation)
+    with keyed_steps(run, ledger, steps, data, [outcome]) as keyed:
+        chosen = _selected(steps, train, keyed)
+        if outcome.exists():
+            keyed.known(score, charge)
+            return CarriedOut.read(outcome)
+        mask = np.array(chosen["mask"], dtype=bool)
+        plan = steps.model.narrowed(steps.training, chosen["attributes"])
+        rate = _rate(steps, plan, stand_in, mask)
+        x, held = (_masked(steps, part, mask) for part in (train, validation))
+        learner = steps.model.learner(x, train.y, len(classes_of(steps.schema)))
+        predict = learner.train(run, plan, rate, keyed, _TRAINING)
 
-    def scored() -> dict[str, Any]:
-        correct = predict(held) == validation.y
-        return {"accuracy": noisy_accuracy(correct, steps.score_noise, ledger, _SCORE, "validation")}
+        def draw(notes: Ledger, streams: Streams) -> dict[str, Any]:
+            correct = predict(held) == validation.y
+            return {"accuracy": noisy_accuracy(correct, steps.score_noise, notes, _SCORE, "validation", streams)}
 
-    score = _once(run, "score.json", scored)
-    noise = steps.score_noise / len(validation)
-    result = CarriedOut(tuple(chosen["features"]), chosen["why"], rate, score["accuracy"], noise)
-    run.write_json("result.json", result.to_json())
+        accuracy = keyed.values(score, charge, draw, run.model.read_bytes())["accuracy"]
+        noise = steps.score_noise / len(validation)
+        result = CarriedOut(tuple(chosen["features"]), chosen["why"], rate, accuracy, noise)
+        run.write_json(outcome.name, result.to_json())
     return result
 
 
-def _selected(steps: Steps, train: Split, ledger: Ledger) -> dict[str, Any]:
+def _selected(steps: Steps, train: Split, keyed: KeyedSteps) -> dict[str, Any]:
     """A mask over the model's encoded features: by private CFS, or by what public facts say of the columns."""
     shown = steps.model.columns(steps.schema)
     attributes = Attributes(Schema(shown, steps.schema.target))
     if steps.selection_noise is not None and len(shown) > 1:
         plan = tables_plan(attributes, steps.selection_noise)
-        found = private_uncertainties(attributes, train, plan, ledger)
-        order = cfs_greedy(found.uncertainties)
-        mask, why = order.subset(order.best_size), f"CFS-Greedy. {found.in_words()}"
-    else:
-        mask = np.array([shown[owner].name in steps.kept for owner in attributes.owners])
-        why = "public facts: columns whose weights, if strong, stand above the noise, or all where most do"
+
+        def draw(notes: Ledger, streams: Streams) -> dict[str, Any]:
+            found = private_uncertainties(attributes, train, plan, notes, "train", streams)
+            order = cfs_greedy(found.uncertainties)
+            return _described(attributes, order.subset(order.best_size), f"CFS-Greedy. {found.in_words()}")
+
+        charge = Planned(plan.event, _SELECTION, "train")
+        return keyed.values(keyed.run.folder / _SELECTED, charge, draw)
+    mask = np.array([shown[owner].name in steps.kept for owner in attributes.owners])
+    why = "public facts: columns whose weights, if strong, stand above the noise, or all where most do"
+    chosen = _described(attributes, mask, why)
+    keyed.run.write_json(_SELECTED, chosen)
+    return chosen
+
+
+def _described(attributes: Attributes, mask: Mask, why: str) -> dict[str, Any]:
     features = [name for name, is_kept in zip(attributes.names, mask, strict=True) if is_kept]
     touched = len(np.unique(attributes.owners[mask]))
     return {"mask": mask.tolist(), "attributes": touched, "features": features, "why": why}
@@ -153,11 +182,3 @@ def _rate(steps: Steps, plan: PricedPlan, stand_in: StandIn, mask: Mask) -> floa
 
 def _masked(steps: Steps, part: Split, mask: Mask) -> NDArray[np.float32]:
     return np.ascontiguousarray(steps.model.encode(steps.schema, part.x)[:, mask])
-
-
-def _once(run: Run, name: str, make: Any) -> dict[str, Any]:
-    """What the run's folder has under this name, or else what is made now: what was paid for is not paid for again."""
-    path = run.folder / name
-    if not path.exists():
-        run.write_json(name, make())
-    return dict(json.loads(path.read_text(encoding="utf-8")))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Composed, Event, Gaussian, Ledger, Repeated, calibration
+from sordino.budget.ledger_content import Planned
 from sordino.data import DataError, Split
 from sordino.data.schema import Schema
 from sordino.mechanisms.gaussian import noisy_accuracy
 from sordino.mechanisms.streams import Streams, secret_from_seed
+from sordino.selection.keyed_steps import keyed_steps, table_arrays
 from sordino.selection.stand_ins import StandIn
-from sordino.selection.table_models import Learner, PricedPlan, TableModel, classes_of, models_named
+from sordino.selection.table_models import Learner, Predict, PricedPlan, TableModel, classes_of, models_named
 from sordino.training import Run
 
 _STEP_DOWN = 2.0
@@ -207,13 +209,17 @@ class PrivatePlan:
 
     @classmethod
     def from_json(cls, document: dict[str, Any], schema: Schema, target_delta: float) -> PrivatePlan:
-        """The same plan again, to go on with: noise follows from n, ε and δ."""
+        """The same plan again, to go on with: noise follows from n, ε and δ. Learning rates beside it are checked."""
         try:
             epsilons = tuple(float(epsilon) for epsilon in document["epsilons"])
             models, n = models_named(",".join(document["models"])), int(document["n"])
-            plans = _plans(models, schema, n, epsilons, target_delta)
-            return cls(models, plans, epsilons, n, int(document["repeats"]), float(document["score_noise"]))
-        except (KeyError, TypeError, ValueError):
+            repeats, noise = int(document["repeats"]), float(document["score_noise"])
+            if len(epsilons) < 2 or repeats < 2 or not 0 < noise < np.inf:
+                raise ValueError("no plan is like this")
+            if "learning_rates" in document:
+                _check_rates(document["learning_rates"], models, epsilons)
+            return cls(models, _plans(models, schema, n, epsilons, target_delta), epsilons, n, repeats, noise)
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise DataError("the plan of the measurement cannot be read: it is damaged or of another version") from None
 
 
@@ -228,7 +234,7 @@ def measured_privately(
 ) -> Measured:
     """On the private table: trained on its part train, scored with noise on its part validation.
 
-    A trial that is finished in the folder is not trained, scored or paid for again.
+    A trial that is finished in the folder is not trained, scored or paid for again, and one that was killed goes on.
 
     Guarantee: each training is its plan's event on "train", each score a count that one record moves by at most 1 with
     Gaussian noise on "validation"; the ledger is charged before each. The learning rates must not come from the table.
@@ -238,27 +244,44 @@ def measured_privately(
     found = {model.name: np.empty((len(private.epsilons), private.repeats)) for model in private.models}
     inputs = {model.name: model.encode(schema, validation.x) for model in private.models}
     trials = private.trials()
-    for number, (model, k, repeat) in enumerate(trials):
-        run = Run.at(folder / f"{model.name}-{k}-{repeat}")
-        what = _what(model, private.epsilons[k], repeat)
-        score = run.folder / "score.json"
-        if not score.exists():
-            learner = model.learner(model.encode(schema, train.x), train.y, classes)
-            predict = learner.train(run, private.plans[model.name][k], rates[model.name][k], ledger, what)
-            correct = predict(inputs[model.name]) == validation.y
-            accuracy = noisy_accuracy(correct, private.score_noise, ledger, _score_of(what), "validation")
-            run.write_json(score.name, {"accuracy": accuracy})
-        found[model.name][k, repeat] = json.loads(score.read_text(encoding="utf-8"))["accuracy"]
-        on_progress(number + 1, len(trials))
+    runs = [Run.at(folder / f"{model.name}-{k}-{repeat}") for model, k, repeat in trials]
+    scores = [run.folder / "score.json" for run in runs]
+    question, data = (private, schema, sorted(rates.items())), table_arrays(schema, train, validation)
+    with keyed_steps(Run.at(folder), ledger, question, data, scores) as steps:
+        for number, (model, k, repeat) in enumerate(trials):
+            run, score, what = runs[number], scores[number], _what(model, private.epsilons[k], repeat)
+            charge = Planned(Gaussian(private.score_noise), _score_of(what), "validation")
+            if not score.exists():
+                learner = model.learner(model.encode(schema, train.x), train.y, classes)
+                predict = learner.train(run, private.plans[model.name][k], rates[model.name][k], steps, what)
+                draw = partial(_scored, predict, inputs[model.name], validation.y, private.score_noise, charge.what)
+                steps.values(score, charge, draw, run.model.read_bytes())
+            found[model.name][k, repeat] = steps.known(score, charge)["accuracy"]
+            on_progress(number + 1, len(trials))
     noise = private.score_noise / len(validation)
     where = f"the private table: {len(train):,} records trained, {len(validation):,} scored (noise ±{noise:.2g})"
     return Measured(private.epsilons, found, {name: tuple(each) for name, each in rates.items()}, where)
+
+
+def _scored(
+    predict: Predict, x: NDArray[np.float32], y: NDArray[Any], noise: float, what: str, notes: Ledger, streams: Streams
+) -> dict[str, Any]:
+    return {"accuracy": noisy_accuracy(predict(x) == y, noise, notes, what, "validation", streams)}
 
 
 def _plans(
     models: Sequence[TableModel], schema: Schema, n: int, epsilons: Sequence[float], delta: float
 ) -> dict[str, tuple[PricedPlan, ...]]:
     return {model.name: tuple(model.plan(schema, n, epsilon, delta) for epsilon in epsilons) for model in models}
+
+
+def _check_rates(rates: Any, models: Sequence[TableModel], epsilons: Sequence[float]) -> None:
+    """One for each model at each ε."""
+    if sorted(rates) != sorted(model.name for model in models):
+        raise ValueError("the learning rates are of other models")
+    for each in rates.values():
+        if len(each) != len(epsilons) or not all(0 < float(rate) < np.inf for rate in each):
+            raise ValueError("learning rates are positive numbers, one for each ε")
 
 
 def _together(plans: Mapping[str, tuple[PricedPlan, ...]], repeats: int) -> Event:

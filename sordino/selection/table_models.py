@@ -13,12 +13,14 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.budget import Event, Ledger
+from sordino.budget.ledger_content import Planned
 from sordino.data import Column, DataError
 from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
 from sordino.features.encoding import OneHot
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.models.dense import dense
+from sordino.selection.keyed_steps import KeyedSteps
 from sordino.training import SGD, LinearClassifier, ModuleTrainee, Plan, Run, fit
 from sordino.training.convex import GaussianObjective, LogisticPlan, data_norm, fit_logistic, fit_many
 from sordino.training.convex import predict as by_logistic
@@ -55,10 +57,10 @@ class Learner(Protocol):
         Guarantee: none is needed, and none is given.
         """
 
-    def train(self, run: Run, plan: Any, learning_rate: float, ledger: Ledger, what: str) -> Predict:
-        """Train on private data, or take up what the run's folder holds of it.
+    def train(self, run: Run, plan: Any, learning_rate: float, steps: KeyedSteps, what: str) -> Predict:
+        """Train on private data, or take up what the run's folder, which is in that of the steps, holds of it.
 
-        Guarantee: the plan's event on the part "train", charged before the data is read.
+        Guarantee: the plan's event on the part "train", charged before the data is read, and once if it is killed.
         """
 
 
@@ -206,8 +208,8 @@ class _SgdLearner:
         train_steps(training, training.start(), streams, plan.steps)
         return partial(self._predict, trainee)
 
-    def train(self, run: Run, plan: Plan, learning_rate: float, ledger: Ledger, what: str) -> Predict:
-        fit(run, plan, self.trainee, SGD(learning_rate, MOMENTUM), ledger, what=what)
+    def train(self, run: Run, plan: Plan, learning_rate: float, steps: KeyedSteps, what: str) -> Predict:
+        fit(run, plan, self.trainee, SGD(learning_rate, MOMENTUM), steps.ledger, what=what)
         check_finite(self.trainee.weights())
         return partial(self._predict, self.trainee)
 
@@ -226,13 +228,11 @@ class _LogisticLearner:
         each = [fit_many(self.x, (self.y == c).astype(np.int64), every, binary, 1, generator)[0, 0] for c in positives]
         return partial(by_logistic, each[0] if self.classes == 2 else np.stack(each))
 
-    def train(self, run: Run, plan: LogisticPlan, learning_rate: float, ledger: Ledger, what: str) -> Predict:
-        if run.model.exists():
-            weights = run.read_tensors(run.model)[0]["weights"].numpy()
-        else:
-            weights = fit_logistic(plan, self.x, self.y, ledger, what=what)
-            run.write_tensors(run.model, {"weights": torch.from_numpy(weights)}, {"model": "logistic"})
-        return partial(by_logistic, weights)
+    def train(self, run: Run, plan: LogisticPlan, learning_rate: float, steps: KeyedSteps, what: str) -> Predict:
+        def draw(ledger: Ledger, streams: Streams) -> NDArray[np.float64]:
+            return fit_logistic(plan, self.x, self.y, ledger, streams, what=what)
+
+        return partial(by_logistic, steps.weights(run.model, Planned(plan.event, what), draw))
 
 
 def encoded_width(columns: tuple[Column, ...]) -> int:
