@@ -112,7 +112,7 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
     run = Run.at(folder)
     outcome, score = folder / "result.json", folder / "score.json"
     charge = Planned(Gaussian(steps.score_noise), _SCORE, "validation")
-    data = table_arrays(steps.schema, train, validation)
+    data = table_arrays(steps.schema, train, validation, *stand_in.draw(0))
     with keyed_steps(run, ledger, steps, data, [outcome]) as keyed:
         chosen = _selected(steps, train, keyed)
         if outcome.exists():

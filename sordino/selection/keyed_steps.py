@@ -51,14 +51,15 @@ def keyed_steps(
     """
     with _alone(run):
         ledger.reload()
-        key = None if all(path.exists() for path in outcome) else _Key.begin_or_resume(run, question, tuple(data))
+        key = None if _all_exist(outcome) else _Key.begin_or_resume(run, question, tuple(data))
         try:
             yield KeyedSteps(run, ledger, key)
         except BudgetExceeded:
             if key is not None and not any(key.owns(entry.run) for entry in ledger.entries):
                 _forget(run)  # nothing was drawn: a cheaper workflow may have the folder
             raise
-        _forget(run)
+        if _all_exist(outcome):
+            _forget(run)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +94,7 @@ class KeyedSteps:
             whole = False
         if not whole:
             raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino")
-        self._check_paid(path, content.pop("entry"), charge)
+        self._check_paid(path, content.pop("entry", None), charge)
         return dict(content)
 
     def weights(self, path: Path, charge: Planned, draw: Draw[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -163,7 +164,7 @@ class KeyedSteps:
 class _Key:
     """The secret of a workflow with all that it is bound to."""
 
-    secret: bytes
+    secret: bytes = field(repr=False)
     bound: str
     """The question and the data."""
 
@@ -204,7 +205,7 @@ class _Key:
             raise RunError(f"{run.folder} was begun with other settings: going on is refused; choose another folder")
         tag = data_tag(secret, *data)
         if of_data != tag:
-            raise RunError(f"{run.folder} was begun with another table: going on is refused; choose another folder")
+            raise RunError(f"{run.folder} was begun with other data: going on is refused; choose another folder")
         return cls(secret, f"{asked} {tag}")
 
 
@@ -230,6 +231,10 @@ def _alone(run: Run) -> Iterator[None]:
             yield
     except Timeout:
         raise RunBusy(f"another process is at work in {run.folder}: wait for it or stop it") from None
+
+
+def _all_exist(paths: Sequence[Path]) -> bool:
+    return all(path.exists() for path in paths)
 
 
 def _reserved(charge: Planned) -> Repeated:

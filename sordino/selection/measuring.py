@@ -244,14 +244,15 @@ def measured_privately(
     found = {model.name: np.empty((len(private.epsilons), private.repeats)) for model in private.models}
     inputs = {model.name: model.encode(schema, validation.x) for model in private.models}
     trials = private.trials()
-    runs = [Run.at(folder / f"{model.name}-{k}-{repeat}") for model, k, repeat in trials]
-    scores = [run.folder / "score.json" for run in runs]
-    question, data = (private, schema, sorted(rates.items())), table_arrays(schema, train, validation)
+    scores = [folder / f"{model.name}-{k}-{repeat}" / "score.json" for model, k, repeat in trials]
+    question = (private, schema, sorted((name, tuple(each)) for name, each in rates.items()))
+    data = table_arrays(schema, train, validation)
     with keyed_steps(Run.at(folder), ledger, question, data, scores) as steps:
         for number, (model, k, repeat) in enumerate(trials):
-            run, score, what = runs[number], scores[number], _what(model, private.epsilons[k], repeat)
+            score, what = scores[number], _what(model, private.epsilons[k], repeat)
             charge = Planned(Gaussian(private.score_noise), _score_of(what), "validation")
             if not score.exists():
+                run = Run.at(score.parent)
                 learner = model.learner(model.encode(schema, train.x), train.y, classes)
                 predict = learner.train(run, private.plans[model.name][k], rates[model.name][k], steps, what)
                 draw = partial(_scored, predict, inputs[model.name], validation.y, private.score_noise, charge.what)

@@ -9,6 +9,7 @@ from scipy import stats
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
 from sordino.mechanisms.gaussian import clip_rows, clipped_gaussian_sum, noisy_accuracy
+from sordino.mechanisms.streams import Streams, secret_from_seed
 
 wild_rows = arrays.arrays(
     np.float64,
@@ -71,3 +72,14 @@ def test_a_private_accuracy_is_noised_and_charged_to_its_part() -> None:
         noisy_accuracy(correct, 10.0, Ledger(adjacency="add-remove"), "score", "validation")
     with pytest.raises(ValueError, match="at least one record"):
         noisy_accuracy(np.zeros(0, bool), 1.0, ledger, "none", "validation")
+
+
+def test_given_streams_repeat_a_noisy_accuracy_and_have_its_noise() -> None:
+    correct = np.arange(1000) % 2 == 0
+
+    def score(seed: int) -> float:
+        return noisy_accuracy(correct, 20.0, Ledger(), "score", "validation", Streams(secret_from_seed(seed)))
+
+    scores = [score(seed) for seed in range(300)]
+    assert scores == [score(seed) for seed in range(300)]
+    assert stats.kstest((np.array(scores) - 0.5) * 1000 / 20.0, "norm").pvalue > 1e-3

@@ -1,5 +1,11 @@
 """Stand-ins, models for tables, and measurements that fit into one ledger."""
 
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,9 +14,11 @@ from sordino.data import Column, DataError, Split
 from sordino.data.schema import Schema
 from sordino.data.splits import set_aside
 from sordino.mechanisms.streams import Streams, secret_from_seed
-from sordino.selection.measuring import PrivatePlan, default_grid, rehearsed
+from sordino.selection.measuring import PrivatePlan, default_grid, measured_privately, rehearsed
 from sordino.selection.stand_ins import PlantedRows, PublicRows
 from sordino.selection.table_models import MODELS, models_named
+from sordino.training import RunError
+from sordino.training.convex import GaussianObjective, LogisticPlan
 
 SCHEMA = Schema(
     (Column("a", bounds=(0.0, 1.0)), Column("b", bounds=(-5.0, 5.0)), Column("c", categories=("x", "y", "z"))),
@@ -68,9 +76,90 @@ def test_a_private_measurement_fits_into_its_ledger() -> None:
     assert 0.9 < ledger.cost(reserved=True).epsilon <= 1
     assert len(plan.announcements()) == 2 * 2 * 2 * 2
     assert plan.epsilons[0] < plan.epsilons[1] < 0.6
-    assert PrivatePlan.from_json(plan.to_json(), SCHEMA, 1e-5) == plan
+    again = PrivatePlan.from_json(json.loads(json.dumps(plan.to_json())), SCHEMA, 1e-5)
+    assert (again, repr(again)) == (plan, repr(plan))  # its words are what a measurement's key is bound to
     with pytest.raises(ValueError, match="2 repeats"):
         PrivatePlan.calibrated((LOGISTIC, LINEAR), SCHEMA, 800, 3, 1, Ledger(1.0, 1e-5), 1.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"learning_rates": {"logistic": 3, "linear": [0.1, 0.1]}},
+        {"learning_rates": {"logistic": [1.0, 1.0]}},
+        {"learning_rates": {"logistic": [1.0], "linear": [0.1]}},
+        {"learning_rates": {"logistic": [1.0, -1.0], "linear": [0.1, 0.1]}},
+        {"learning_rates": {"logistic": [1.0, None], "linear": [0.1, 0.1]}},
+        {"learning_rates": [1.0]},
+        {"learning_rates": 7},
+        {"repeats": -1},
+        {"repeats": 1e400},
+        {"score_noise": float("nan")},
+        {"score_noise": 0},
+        {"epsilons": [0.5]},
+        {"epsilons": {}},
+        {"models": [None]},
+        {"n": None},
+    ],
+)
+def test_a_damaged_plan_gives_one_line(change: dict[str, Any]) -> None:
+    plan = PrivatePlan.calibrated((LOGISTIC, LINEAR), SCHEMA, 800, 2, 2, Ledger(1.0, 1e-5), 1.0)
+    whole = plan.to_json() | {"learning_rates": {"logistic": [1.0, 1.0], "linear": [0.1, 0.4]}}
+    assert PrivatePlan.from_json(whole, SCHEMA, 1e-5) == plan
+    with pytest.raises(DataError, match="cannot be read"):
+        PrivatePlan.from_json(whole | change, SCHEMA, 1e-5)
+
+
+SIMPLE = LogisticPlan(2.0, 5.0, GaussianObjective(4.0), classes=3)
+PAIR = models_named("logistic-numeric,logistic")
+MEASUREMENT = PrivatePlan(PAIR, {model.name: (SIMPLE, SIMPLE) for model in PAIR}, (0.1, 0.2), 80, 2, 4.0)
+RATES = {model.name: (1.0, 1.0) for model in PAIR}
+
+
+def measured(
+    folder: Path, plan: PrivatePlan = MEASUREMENT, seed: int = 0, rates: Any = RATES, stop_after: int = 10**6
+) -> Any:
+    """On made-up rows that stand for private ones."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "ledger.json"
+    ledger = Ledger.open(path) if path.exists() else Ledger(90.0, 1e-5, path=path, planned=plan.announcements())
+
+    def progress(done: int, total: int) -> None:
+        if done == stop_after:
+            raise KeyboardInterrupt
+
+    table = PlantedRows(SCHEMA, 100).draw(seed)[0]
+    return measured_privately(plan, SCHEMA, set_aside(table), rates, ledger, folder, progress)
+
+
+def test_a_measurement_goes_on_for_the_same_table_and_plan_only(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        measured(folder, stop_after=3)
+    before = Ledger.open(folder / "ledger.json").entries
+    assert len(before) == 6
+    dearer = replace(MEASUREMENT, plans=MEASUREMENT.plans | {"logistic": (SIMPLE, replace(SIMPLE, ridge=6.0))})
+    for change, words in (
+        ({"seed": 1}, "other data"),
+        ({"plan": replace(MEASUREMENT, score_noise=3.9)}, "other settings"),
+        ({"plan": dearer}, "other settings"),
+        ({"rates": RATES | {"logistic": (1.0, 0.5)}}, "other settings"),
+    ):
+        with pytest.raises(RunError, match=words):
+            measured(folder, **change)
+    assert Ledger.open(folder / "ledger.json").entries == before
+    shutil.copytree(folder, tmp_path / "copy")
+    found, again = measured(folder), measured(folder / "copy")
+    for name, accuracies in found.accuracies.items():
+        assert np.array_equal(again.accuracies[name], accuracies)
+    assert len(Ledger.open(folder / "ledger.json").entries) == 16
+    weights = [path.read_bytes() for path in folder.glob("*/model.safetensors")]
+    assert len(set(weights)) == len(weights) == 8  # repeats have noise of their own
+    assert not (folder / "private" / "steps.json").exists()
+    for content in ("", "{}", '{"accuracy": 0.5}', "7"):
+        (folder / "logistic-1-1" / "score.json").write_text(content, encoding="utf-8")
+        with pytest.raises(RunError, match=r"score.json cannot be read"):
+            measured(folder)
 
 
 def test_stand_ins() -> None:
