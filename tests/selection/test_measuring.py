@@ -149,7 +149,7 @@ def test_a_measurement_goes_on_for_the_same_table_and_plan_only(tmp_path: Path) 
             measured(folder, **change)
     assert Ledger.open(folder / "ledger.json").entries == before
     shutil.copytree(folder, tmp_path / "copy")
-    found, again = measured(folder), measured(folder / "copy")
+    found, again = measured(folder), measured(tmp_path / "copy")
     for name, accuracies in found.accuracies.items():
         assert np.array_equal(again.accuracies[name], accuracies)
     assert len(Ledger.open(folder / "ledger.json").entries) == 16
