@@ -80,6 +80,10 @@ def test_streams_are_of_one_step_and_one_workflow(tmp_path: Path) -> None:
 
     numbers = [*everything(tmp_path / "a"), *everything(tmp_path / "b")]
     assert len(set(numbers)) == 20
+    # The names in the ledger are public: only the secret makes numbers of them.
+    keys = [module._Key(bytes([seed] * 16), "question and data") for seed in range(2)]
+    assert len({key.streams("entry").generator(Stream.NOISE).normal() for key in keys}) == 2
+    assert len({key.name for key in keys}) == 2
 
 
 def test_weights_are_kept_as_they_were_drawn(tmp_path: Path) -> None:
