@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from sordino.papers.experiment import Experiment, settings
-from sordino.papers.outcomes import OURS, ours, percent
-from sordino.papers.records import Cell, Record
+from sordino.papers.outcomes import OURS, ours
+from sordino.papers.records import Cell, Record, percent
 from sordino.papers.sampling_rates.common import DELTA, PAPER, REDUCED, SHORTFALL, TUNING, trained
 from sordino.papers.trials import Trial
 from sordino.training.large_rates import LARGE_RATES
