@@ -1,34 +1,37 @@
 """`sordino advise`: the flowchart of privacy-aware learning, the numbers behind each answer, and on demand the deed."""
 
 import json
-from dataclasses import asdict
+import warnings
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.cli.crossover import progress_of
+from sordino.cli.crossover import progress_of, stand_in
 from sordino.cli.table_arguments import (
     Delta,
     Epsilon,
     File,
     Json,
+    LedgerFile,
     PublicFile,
     SchemaFile,
     TableFile,
     Target,
     table_file,
 )
+from sordino.cli.table_ledger import TableLedger, in_words, told
 
 if TYPE_CHECKING:
-    from sordino.data import Split
+    from sordino.budget import Ledger
     from sordino.selection.advice import Answer
     from sordino.selection.situation import Situation
-    from sordino.selection.stand_ins import StandIn
 
 _MEASURED_MODELS = "logistic-numeric,logistic,network-small"
 _POINTS, _REPEATS = 5, 4
 _MOST_NAMED = 12
+_HALVINGS = 8
 
 
 def advise(
@@ -44,6 +47,7 @@ def advise(
     carry_out: Annotated[
         bool, typer.Option("--carry-out", help="Do what is advised: select, train and score. This spends the budget.")
     ] = False,
+    ledger: LedgerFile = None,
     out: Annotated[
         Path | None, typer.Option(help="Of --carry-out: folder for model and ledger; an unfinished one goes on.")
     ] = None,
@@ -54,6 +58,8 @@ def advise(
 
     if carry_out != (out is not None):
         raise typer.BadParameter("--carry-out and --out FOLDER go together: the folder keeps the model and the ledger")
+    if ledger is not None and not carry_out:
+        raise typer.BadParameter("--ledger goes with --carry-out: advice alone spends nothing")
     images = _image_facts(file)
     if images is not None:
         if measure or carry_out or public is not None or schema is not None:
@@ -62,23 +68,22 @@ def advise(
         _print({"answers": answers_to(situation)}, situation, as_json)
         return
     table = table_file(file, target, schema, public)
-    rows = None if public is None else _read(public, table)
+    account = None if out is None else TableLedger(file, epsilon, delta, ledger, out)
     facts = table.schema.facts(table.n, table.name)
-    situation = _situation(facts, table.n, epsilon, delta, 0 if rows is None else len(rows))
+    situation = _situation(facts, table.n, epsilon, delta, 0 if public is None else _records_in(public, table))
     if measure:
-        situation = _measured(situation, table, rows)
-    answers = answers_to(situation)
-    found: dict[str, Any] = {"answers": answers}
-    if carry_out and out is not None:
-        found |= _carried_out(situation, table, _model_in(answers), rows, out)
-    _print(found, situation, as_json)
+        situation = _measured(situation, table, public)
+    found: dict[str, Any] = {}
+    if account is not None and out is not None:
+        situation, found = _carried_out(situation, table, public, account, out)
+    _print({"answers": answers_to(situation), **found}, situation, as_json)
 
 
 def _image_facts(file: str) -> Any:
     """Of a named dataset without columns."""
-    from sordino.data import load, names
+    from sordino.data import is_named, load
 
-    if file not in names() or Path(file).exists():
+    if not is_named(file):
         return None
     facts = load(file).facts
     return facts if facts.columns is None else None
@@ -90,22 +95,14 @@ def _situation(facts: Any, n: int, epsilon: float, delta: float, public_records:
     return Situation(facts, n, epsilon, delta, public_records)
 
 
-def _read(path: Path, table: TableFile) -> "Split":
+def _records_in(public: Path, table: TableFile) -> int:
     from sordino.data.schema import read_table
 
-    return read_table(path, table.schema)
+    return len(read_table(public, table.schema))
 
 
-def _stand_in(table: TableFile, rows: "Split | None", n: int) -> "StandIn":
-    from sordino.selection.stand_ins import PlantedRows, PublicRows
-
-    return PlantedRows(table.schema, n) if rows is None else PublicRows(rows, n)
-
-
-def _measured(situation: "Situation", table: TableFile, rows: "Split | None") -> "Situation":
+def _measured(situation: "Situation", table: TableFile, public: Path | None) -> "Situation":
     """With the best model at this ε as measured on a stand-in."""
-    from dataclasses import replace
-
     from sordino.selection.crossover import crossovers, curve, winning_ranges
     from sordino.selection.measuring import default_grid, rehearsed
     from sordino.selection.table_models import models_named
@@ -115,8 +112,7 @@ def _measured(situation: "Situation", table: TableFile, rows: "Split | None") ->
         models = models[1:]
     n, grid = situation.trained, default_grid(situation.epsilon, _POINTS)
     with progress_of("on stand-ins") as show:
-        stand_in = _stand_in(table, rows, n)
-        measured = rehearsed(models, table.schema, stand_in, n, grid, situation.delta, _REPEATS, show)
+        measured = rehearsed(models, table.schema, stand_in(table, public, n), n, grid, situation.delta, _REPEATS, show)
     ranges = winning_ranges([curve(name, grid, values) for name, values in measured.accuracies.items()])
     pairs = crossovers(grid, measured.accuracies)
     numbers = {
@@ -134,18 +130,69 @@ def _model_in(answers: list["Answer"]) -> str:
 
 
 def _carried_out(
-    situation: "Situation", table: TableFile, model: str, rows: "Split | None", out: Path
-) -> dict[str, Any]:
-    from sordino.budget import Ledger
+    situation: "Situation", table: TableFile, public: Path | None, account: TableLedger, out: Path
+) -> tuple["Situation", dict[str, Any]]:
+    """The situation with the ε that the ledger leaves for it, and what came of the advice."""
     from sordino.selection.carrying_out import Steps, carry_out
+    from sordino.training.run import Run
 
-    steps = Steps.advised(situation, table.schema, model)
+    kept = out / "advice.json"
     private = table.read()
-    out.mkdir(parents=True, exist_ok=True)
-    ledger = Ledger(situation.epsilon, situation.delta, path=out / "ledger.json", planned=steps.announcements())
-    result = carry_out(steps, private, _stand_in(table, rows, situation.trained), ledger, out)
-    spent = ledger.cost()
-    return {"result": {"model": model, **result.to_json()}, "epsilon": spent.epsilon, "accountant": spent.accountant}
+    if kept.exists():
+        left, model = _read(kept)
+    else:
+        left, model = _affordable(situation, table, account.now())
+        account.bind(out)
+        # Before the ledger knows of it: what was announced and then forgotten would count all the same.
+        Run(out).write_json(kept.name, {"epsilon": left, "model": model})
+    situation = _at(situation, left)
+    steps = Steps.advised(situation, table.schema, model)
+    ledger = account.opened(out, steps.announcements())
+    result = carry_out(steps, private, stand_in(table, public, situation.trained), ledger, out)
+    return situation, {"result": {"model": model, **result.to_json()}, **told(ledger)}
+
+
+def _affordable(situation: "Situation", table: TableFile, ledger: "Ledger") -> tuple[float, str]:
+    """The largest ε, to a hundredth or so, whose advice the ledger has room for, and the model of that advice."""
+    from sordino.budget import BudgetExceeded, calibration
+    from sordino.budget.ledger_content import Planned
+    from sordino.selection.advice import advise as answers_to
+    from sordino.selection.carrying_out import Steps
+    from sordino.selection.search.searching import check_budget
+
+    low, high, found = 0.0, situation.epsilon, None
+    aim = high
+    for _ in range(_HALVINGS):
+        asked = _at(situation, aim)
+        model = _model_in(answers_to(asked))
+        try:
+            steps = Steps.advised(asked, table.schema, model)
+            check_budget(ledger, [Planned(*item) for item in steps.announcements()])
+        except BudgetExceeded:
+            high = aim
+        else:
+            low, found = aim, (aim, model)
+            if aim == situation.epsilon:
+                break
+        aim = (low + high) / 2
+    if found is None:
+        raise calibration.OutOfReach(f"the ledger leaves too little of ε={situation.epsilon:g} to carry out anything")
+    return found
+
+
+def _at(situation: "Situation", epsilon: float) -> "Situation":
+    """The same at another ε."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # δ and n are as they were, and were warned of then
+        return replace(situation, epsilon=epsilon)
+
+
+def _read(path: Path) -> tuple[float, str]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return float(document["epsilon"]), str(document["model"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError(f"{path} cannot be read: it is damaged or not a file of sordino") from None
 
 
 def _print(found: dict[str, Any], situation: "Situation", as_json: bool) -> None:
@@ -162,8 +209,6 @@ def _print(found: dict[str, Any], situation: "Situation", as_json: bool) -> None
 
 
 def _in_words(answer: dict[str, Any]) -> str:
-    from sordino.budget.statement import printed
-
     lines = [f"n={answer['n']:,}, ε={answer['target_epsilon']:g}, δ={answer['delta']:g}", ""]
     for number, each in enumerate(answer["answers"], 1):
         price = f"costs ε={each['cost']:.3g} on its own" if each["cost"] else "free"
@@ -177,6 +222,6 @@ def _in_words(answer: dict[str, Any]) -> str:
         f"Done: {result['model']} on {len(result['features'])} features ({features}).",
         f"Features by {result['why_these']}",
         f"accuracy {100 * result['accuracy']:.2f} % (noise ±{100 * result['noise_of_score']:.2g} %)",
-        f"ε of the whole workflow: {printed(answer['epsilon'])} at δ={answer['delta']:g} ({answer['accountant']})",
+        in_words(answer),
     ]
     return "\n".join(lines)

@@ -15,16 +15,19 @@ from sordino.cli.table_arguments import (
     Epsilon,
     File,
     Json,
+    LedgerFile,
     PublicFile,
     SchemaFile,
     TableFile,
     Target,
     table_file,
 )
+from sordino.cli.table_ledger import TableLedger, in_words, told
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
     from sordino.selection.measuring import Measured
+    from sordino.selection.stand_ins import StandIn
     from sordino.selection.table_models import TableModel
 
 
@@ -47,9 +50,7 @@ def crossover(
     points: Annotated[int, typer.Option(min=2, max=50, help="At how many ε.")] = 5,
     repeats: Annotated[int, typer.Option(min=2, max=1000, help="Trainings at each ε, for the intervals.")] = 5,
     confidence: Annotated[float, typer.Option(help="Of the crossover's interval.")] = 0.95,
-    ledger: Annotated[
-        Path | None, typer.Option(help="Go on with this ledger: --epsilon is what its ε may come to.")
-    ] = None,
+    ledger: LedgerFile = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for figure, measurements and ledger; an unfinished one goes on.")
     ] = None,
@@ -57,8 +58,8 @@ def crossover(
 ) -> None:
     """Find the ε below which a simpler model is the better choice (free, unless --private)."""
     from sordino.budget.steps import check_delta_against_n
+    from sordino.data.splits import number_set_aside
     from sordino.selection.measuring import default_grid, rehearsed
-    from sordino.selection.stand_ins import PlantedRows, PublicRows
     from sordino.selection.table_models import classes_of, models_named
 
     if not 0 < confidence < 1:
@@ -71,11 +72,14 @@ def crossover(
     check_delta_against_n(delta, table.n)
     classes_of(table.schema)
     if private:
-        answer = _privately(table, chosen, public, (epsilon, delta), points, repeats, confidence, ledger, out)
+        if out is None:
+            raise typer.BadParameter("--private needs --out FOLDER, where the ledger and the trials are kept")
+        account = TableLedger(file, epsilon, delta, ledger, out)
+        answer = _privately(table, chosen, public, account, out, points, repeats, confidence)
     else:
-        stand_in = PlantedRows(table.schema, table.n) if public is None else PublicRows(_public(public, table), table.n)
+        n = table.n - number_set_aside(table.n)  # as many as train where it is done privately
         with progress_of("on stand-ins") as show:
-            measured = rehearsed(chosen, table.schema, stand_in, table.n, grid, delta, repeats, show)
+            measured = rehearsed(chosen, table.schema, stand_in(table, public, n), n, grid, delta, repeats, show)
         answer = _answer(measured, table, chosen, (epsilon, delta), confidence, None)
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
@@ -87,48 +91,36 @@ def _privately(
     table: TableFile,
     models: tuple["TableModel", ...],
     public: Path | None,
-    budget: tuple[float, float],
+    account: TableLedger,
+    out: Path,
     points: int,
     repeats: int,
     confidence: float,
-    ledger_path: Path | None,
-    out: Path | None,
 ) -> dict[str, Any]:
-    from sordino.budget import Ledger
     from sordino.data.splits import set_aside
     from sordino.selection.measuring import PrivatePlan, measured_privately, rehearsed
-    from sordino.selection.stand_ins import PlantedRows, PublicRows
+    from sordino.training.run import Run
 
-    if out is None:
-        raise typer.BadParameter("--private needs --out FOLDER, where the ledger and the trials are kept")
     parts = set_aside(table.read())
-    sizes = (len(parts[0]), len(parts[1]))
+    n, budget = len(parts[0]), (account.epsilon, account.delta)
     kept = out / "measurement.json"
     if kept.exists():
-        document = _read(kept)
-        plan = PrivatePlan.from_json(document, table.schema, budget[1])
-        rates = {name: tuple(each) for name, each in document["learning_rates"].items()}
-        if plan.n != sizes[0]:
-            raise ValueError(f"{out} holds a measurement of a table of another size; choose another folder")
-        ledger = _opened(plan, budget, ledger_path, out)
+        document, rates = _read(kept)
+        plan = PrivatePlan.from_json(document, table.schema, account.delta)
+        sizes = {name: len(each) for name, each in rates.items()}
+        if plan.n != n or sizes != {model.name: len(plan.epsilons) for model in plan.models}:
+            raise _unreadable(kept)
     else:
-        start = Ledger(*budget) if ledger_path is None else Ledger.open(ledger_path)
-        if start.terms.target_delta != budget[1]:
-            raise ValueError(
-                f"the ledger was opened at δ={start.terms.target_delta!r}, not {budget[1]:g}: make them agree"
-            )
-        plan = PrivatePlan.calibrated(models, table.schema, sizes[0], points, repeats, start, budget[0])
-        stand_in = (
-            PlantedRows(table.schema, sizes[0]) if public is None else PublicRows(_public(public, table), sizes[0])
-        )
+        plan = PrivatePlan.calibrated(models, table.schema, n, points, repeats, account.now(), account.epsilon)
         with progress_of("learning rates, on stand-ins") as show:
             rates = rehearsed(
-                models, table.schema, stand_in, sizes[0], plan.epsilons, budget[1], 2, show
+                *(models, table.schema, stand_in(table, public, n), n, plan.epsilons, account.delta, 2, show)
             ).learning_rates
-        out.mkdir(parents=True, exist_ok=True)
-        ledger = _opened(plan, budget, ledger_path, out)
+        account.bind(out)
+        # Before the ledger knows of it: a plan that was announced and then forgotten would count all the same.
         document = plan.to_json() | {"learning_rates": {name: list(each) for name, each in rates.items()}}
-        kept.write_text(json.dumps(document), encoding="utf-8")
+        Run(out).write_json(kept.name, document)
+    ledger = account.opened(out, plan.announcements())
     with progress_of("on the private table") as show:
         measured = measured_privately(plan, table.schema, parts, rates, ledger, out, show)
     answer = _answer(measured, table, plan.models, budget, confidence, ledger)
@@ -136,31 +128,26 @@ def _privately(
     return answer
 
 
-def _opened(plan: Any, budget: tuple[float, float], path: Path | None, out: Path) -> "Ledger":
-    """A new ledger that knows from the start what is to come, or the given one told of it as far as that can be."""
-    from sordino.budget import Ledger
-
-    if path is None:
-        return Ledger(*budget, path=out / "ledger.json", planned=plan.announcements())
-    ledger = Ledger.open(path)
-    plan.announce(ledger)
-    return ledger
-
-
-def _public(path: Path, table: TableFile) -> Any:
+def stand_in(table: TableFile, public: Path | None, n: int) -> "StandIn":
+    """Rows to try things out on in place of n private ones: public ones, or made up."""
     from sordino.data.schema import read_table
+    from sordino.selection.stand_ins import PlantedRows, PublicRows
 
-    return read_table(path, table.schema)
+    return PlantedRows(table.schema, n) if public is None else PublicRows(read_table(public, table.schema), n)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, tuple[float, ...]]]:
+    """The document of a measurement, and its learning rates."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(document, dict) and isinstance(document.get("learning_rates"), dict):
-            return document
-    except ValueError:
-        pass
-    raise ValueError(f"{path} cannot be read: it is damaged or not a file of sordino")
+        rates = {name: tuple(map(float, each)) for name, each in document["learning_rates"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise _unreadable(path) from None
+    return document, rates
+
+
+def _unreadable(path: Path) -> ValueError:
+    return ValueError(f"{path} cannot be read: it is damaged or not a file of sordino")
 
 
 def _answer(
@@ -172,27 +159,25 @@ def _answer(
     ledger: "Ledger | None",
 ) -> dict[str, Any]:
     from sordino.selection.crossover import crossovers, curve, winning_ranges
-    from sordino.selection.crossover_plot import in_words
+    from sordino.selection.crossover_plot import in_words as crossing_in_words
 
     curves = [curve(name, measured.epsilons, values) for name, values in measured.accuracies.items()]
     ranges = winning_ranges(curves)
     pairs = crossovers(measured.epsilons, measured.accuracies, confidence)
-    spent = None if ledger is None else ledger.cost()
+    spent = {"epsilon": 0.0, "delta": budget[1], "accountant": None} if ledger is None else told(ledger)
     best = next((each for each in ranges if budget[0] <= each.high), ranges[-1])
     return {
         "n": table.n,
         "target_epsilon": budget[0],
-        "delta": budget[1],
         "spent": ledger is not None,
-        "epsilon": 0.0 if spent is None else spent.epsilon,
-        "accountant": None if spent is None else spent.accountant,
+        **spent,
         "parameters": {model.name: model.parameters(table.schema) for model in models},
         "best": best.model,
         "best_beyond_measured": budget[0] > measured.epsilons[-1],
         "clear": best.clear,
         "ranges": [vars(each) for each in ranges],
         "crossovers": [
-            {"simple": simple, "complex": other, **found.to_json(), "words": in_words(found)}
+            {"simple": simple, "complex": other, **found.to_json(), "words": crossing_in_words(found)}
             for (simple, other), found in pairs.items()
         ],
         **measured.to_json(),
@@ -210,8 +195,6 @@ def _keep(answer: dict[str, Any], measured: "Measured", out: Path, confidence: f
 
 
 def _in_words(answer: dict[str, Any]) -> str:
-    from sordino.budget.statement import printed
-
     lines = [f"measured on {answer['measured_on']}", ""]
     width = max(len(name) for name in answer["accuracies"])
     lines.append(f"{'mean accuracy at ε':{width + 14}} " + " ".join(f"{each:>8.3g}" for each in answer["epsilons"]))
@@ -229,10 +212,7 @@ def _in_words(answer: dict[str, Any]) -> str:
     beyond = "; ε lies beyond what was measured" if answer["best_beyond_measured"] else ""
     lines += [f"at ε={answer['target_epsilon']:g}: {answer['best']}{beyond}", ""]
     if answer["spent"]:
-        spent = (
-            f"ε of the whole workflow: {printed(answer['epsilon'])} at δ={answer['delta']:g} ({answer['accountant']})"
-        )
-        return "\n".join([*lines, spent])
+        return "\n".join([*lines, in_words(answer)])
     return "\n".join([*lines, "ε of the whole workflow: 0. Of the private table only its records were counted."])
 
 

@@ -74,12 +74,22 @@ def run(arguments: list[str] | None = None) -> None:
             warnings.showwarning = _show_warning
             code = app(args=arguments, standalone_mode=False) or 0
         if code == _INTERRUPTED:
-            _fail("stopped; a run that was training is safe: `sordino resume` its folder to go on", code)
+            _fail(f"stopped; {_how_to_go_on(sys.argv[1:] if arguments is None else arguments)}", code)
         sys.exit(code)
     except TyperException as problem:
         _fail(problem.format_message())
-    except (ValueError, OSError) as problem:
+    except (ValueError, OSError, ArithmeticError) as problem:
         _fail(str(problem))
+
+
+def _how_to_go_on(arguments: list[str]) -> str:
+    match arguments:
+        case ["train" | "resume", *_]:
+            return "a run that was training is safe: `sordino resume` its folder to go on"
+        case ["search" | "tune" | "advise" | "crossover" as command, *_]:
+            return f"what was paid for is kept: the same `sordino {command}` with --out its folder goes on"
+        case _:
+            return "what was paid for is in the ledger"
 
 
 def _fail(message: str, code: int = 2) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sordino.cli.table_arguments import Delta, Epsilon, Json, LedgerFile, going_on
+from sordino.cli.table_arguments import Delta, Epsilon, Json, LedgerFile, refuse_private_as_public
+from sordino.cli.table_ledger import TableLedger, in_words, told
 
 if TYPE_CHECKING:
     from sordino.selection.search.candidates import Finding
@@ -46,7 +47,9 @@ ScoreEpsilon = Annotated[
 Workers = Annotated[int, typer.Option(min=1, help="Processes that trials run in.")]
 RayAddress = Annotated[str | None, typer.Option("--ray", help="A Ray cluster for the trials, or local.")]
 Public = Annotated[str | None, typer.Option(help="Search on this public FILE instead, free; then train on FILE.")]
-Seed = Annotated[int | None, typer.Option(help="Fix all randomness: for experiments only, it voids the privacy.")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="Fix all randomness: for experiments only, it voids the privacy.")
+]
 Out = Annotated[Path | None, typer.Option(help="Folder of the search; an unfinished one in it goes on.")]
 
 
@@ -109,21 +112,26 @@ def run_wish(
     seed: int | None,
     as_json: bool,
 ) -> None:
-    from sordino.budget import Ledger
     from sordino.data.schema import Schema
     from sordino.selection.search.records import Records
-    from sordino.selection.search.workflow import search_within
+    from sordino.selection.search.workflow import search_within, settled
     from sordino.training.run import Run
 
     source, schema, target, public = names
     console = Console(stderr=True)
+    refuse_private_as_public(source, public)
     domains = None if schema is None else Schema.read(schema)
     if domains is None and public is not None and target is not None and Path(public).is_file():
         domains = Schema.inferred(public, target)
     records = Records.read(source, schema=domains, target=target)
     others = None if public is None else Records.read(public, schema=domains, target=target)
-    run = Run.at(out) if out is not None else Run.create(None, "search")
-    ledger = Ledger(epsilon, delta, path=run.ledger) if ledger_file is None else going_on(ledger_file, epsilon, delta)
+    account = TableLedger(source, epsilon, delta, ledger_file, out)
+    known = None if out is None else Run(out)
+    agreed = settled(known, wish, records, account.now(), public=others, seed=seed)
+    run = known or Run.create(None, "search")  # from here on nothing is refused that could have been before
+    account.bind(run.folder)
+    agreed.keep(run)
+    ledger = account.opened(run.folder)
     console.print(f"search folder: {run.folder}", highlight=False)
 
     def show(finding: "Finding") -> None:
@@ -139,6 +147,7 @@ def run_wish(
             on_finding=show,
             say=lambda line: console.print(line, highlight=False),
         )
+    result |= told(ledger)
     typer.echo(json.dumps(result, ensure_ascii=False) if as_json else _in_words(result))
 
 
@@ -155,10 +164,7 @@ def _in_words(result: dict[str, Any]) -> str:
     lines.append(f"one training alone: ε={printed(result['epsilon_of_one_training'])}")
     if result["claimed_epsilon"] is not None:
         lines.append(f"the paper would claim ε={printed(result['claimed_epsilon'])} for such a search, without a proof")
-    lines.append(
-        f"ε of the whole workflow: {printed(result['epsilon'])} at δ={result['delta']:g} ({result['accountant']})"
-    )
-    return "\n".join([*lines, f"model and statement: {result['run']}"])
+    return "\n".join([*lines, in_words(result), f"model and statement: {result['run']}"])
 
 
 def executor_for(workers: int, ray: str | None) -> "Executor":

@@ -15,10 +15,11 @@ from sordino.cli.table_arguments import (
     LedgerFile,
     PublicFile,
     SchemaFile,
+    TableFile,
     Target,
-    going_on,
     table_file,
 )
+from sordino.cli.table_ledger import TableLedger, in_words, told
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
@@ -58,6 +59,7 @@ def select(
 ) -> None:
     """Choose the features of a private table that are worth their noise, and say what the choice cost."""
     from sordino.budget.steps import check_delta_against_n
+    from sordino.training.run import Run
 
     if size is not None and method in (Method.CFS_GA, Method.PAFS):
         raise typer.BadParameter(f"--size goes with cfs-greedy and random: {method.value} finds its own")
@@ -70,14 +72,16 @@ def select(
     table = table_file(file, target, schema, public)
     check_delta_against_n(delta, table.n)
     _check(method, table.schema, size, share, trials)
+    account = TableLedger(file, epsilon, delta, ledger, out)
+    _check_room(method, table, account.now(), share, trials, private_bounds)
     records = table.read()
-    account = _account(epsilon, delta, ledger, out)  # last, so that what is refused leaves no folder behind
-    chosen = _chosen(method, table.schema, records, account, size, share, trials, private_bounds)
-    answer = _answer(method, table.schema, chosen, account)
-    if out is not None:
-        from sordino.training.run import Run
-
-        Run(out).write_json("selection.json", answer)
+    # Last, so that what is refused leaves no folder behind.
+    folder = Run.create(out, "select").folder if ledger is None else None
+    spent = account.opened(folder)
+    chosen = _chosen(method, table.schema, records, spent, size, share, trials, private_bounds)
+    answer = _answer(method, table.schema, chosen, spent)
+    if folder is not None:
+        Run(folder).write_json("selection.json", answer)
     typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
 
 
@@ -91,17 +95,25 @@ def _check(method: Method, schema: "Schema", size: int | None, share: float, tri
         check_trials(schema, trials)
 
 
-def _account(epsilon: float, delta: float, path: Path | None, out: Path | None) -> "Ledger":
-    from sordino.budget import Ledger, calibration
+def _check_room(
+    method: Method, table: TableFile, ledger: "Ledger", share: float, trials: int, private_bounds: float | None
+) -> None:
+    """Plan on the ledger as it stands, so that what does not fit is refused before there is a folder."""
+    from sordino.budget import Composed
+    from sordino.data.splits import number_set_aside
+    from sordino.mechanisms.bounds import bounds_event
+    from sordino.selection.features.attributes import Attributes
+    from sordino.selection.features.logistic_fitness import LogisticTrials
+    from sordino.selection.features.selecting import goal, planned_tables
 
-    calibration.check_target(epsilon)
-    if path is not None:
-        return going_on(path, epsilon, delta)
-    if out is None:
-        return Ledger(epsilon, delta)
-    from sordino.training.run import Run
-
-    return Ledger(epsilon, delta, path=Run.create(out, "select").ledger)
+    columns, attributes = table.schema.columns, Attributes(table.schema)
+    if method is Method.PAFS:
+        n = table.n - number_set_aside(table.n)
+        LogisticTrials.calibrated(trials, n, len(columns), len(attributes.names), ledger, goal(ledger, share))
+    elif method is not Method.RANDOM:
+        numbers = sum(column.bounds is not None for column in columns)
+        before = bounds_event(numbers, private_bounds) if private_bounds is not None and numbers else Composed(())
+        planned_tables(attributes, ledger, goal(ledger, share), before)
 
 
 def _chosen(
@@ -137,9 +149,9 @@ def _chosen(
 def _answer(method: Method, schema: "Schema", chosen: "Selection", ledger: "Ledger") -> dict[str, Any]:
     from sordino.selection.features.attributes import Attributes
 
-    statement = ledger.statement()
+    cost = told(ledger)
     target = ledger.terms.target_epsilon or 0.0
-    spent = statement["epsilon_drawn"] if ledger.adaptive else statement["epsilon"]
+    spent = cost["epsilon_drawn"] if ledger.adaptive else cost["epsilon"]
     owners = Attributes(schema).owners
     touched = {schema.columns[owner].name for owner in owners[chosen.mask]}
     return {
@@ -152,19 +164,13 @@ def _answer(method: Method, schema: "Schema", chosen: "Selection", ledger: "Ledg
         "score": chosen.score,
         "trials": chosen.trials,
         "words": chosen.words,
-        "epsilon": statement["epsilon"],
-        "epsilon_drawn": statement["epsilon_drawn"],
-        "delta": statement["delta"],
-        "accountant": statement["accountant"],
-        "adaptive": ledger.adaptive,
+        **cost,
         "target_epsilon": target,
         "remaining": max(0.0, target - spent),
     }
 
 
 def _in_words(answer: dict[str, Any]) -> str:
-    from sordino.budget.statement import printed
-
     named = "\n".join(f"  {place:3}. {name}" for place, name in enumerate(answer["features"], start=1))
     lines = [f"{len(answer['features'])} of {answer['of_features']} features, by {answer['method']}:", named, ""]
     if answer["merit"] is not None:
@@ -172,9 +178,5 @@ def _in_words(answer: dict[str, Any]) -> str:
     if answer["score"] is not None:
         lines.append(f"validation accuracy {100 * answer['score']:.1f} %, with noise, of the best of those tried")
     lines += [answer["words"], ""]
-    # Of events chosen along the way a filter guarantees the target, whatever was drawn of it.
-    drawn = f", of which {printed(answer['epsilon_drawn'])} is drawn" if answer["adaptive"] else ""
-    whole = f"{printed(answer['epsilon'])} at δ={answer['delta']:g} ({answer['accountant']}){drawn}"
     left = f"left of the target {answer['target_epsilon']:g}: {answer['remaining']:.4g}"
-    lines.append(f"ε of the whole workflow: {whole}; {left}")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"{in_words(answer)}; {left}", f"ledger: {answer['ledger']}"])

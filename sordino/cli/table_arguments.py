@@ -1,5 +1,6 @@
 """What the commands for tables have in common: FILE, --target, --schema and --public become a schema and a number."""
 
+import filecmp
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sordino.budget import Ledger
     from sordino.data import Split
     from sordino.data.schema import Schema
 
@@ -27,17 +27,6 @@ LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="Go on with th
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, all else beside it.")]
 
 
-def going_on(path: Path, epsilon: float, delta: float) -> "Ledger":
-    """The ledger in this file, if it was opened on these terms."""
-    from sordino.budget import Ledger
-
-    ledger = Ledger.open(path)
-    if (ledger.terms.target_epsilon, ledger.terms.target_delta) != (epsilon, delta):
-        terms = f"ε={ledger.terms.target_epsilon}, δ={ledger.terms.target_delta}"
-        raise ValueError(f"the ledger {path} was opened at {terms}: give the same --epsilon and --delta")
-    return ledger
-
-
 @dataclass(frozen=True)
 class TableFile:
     """A private table that nobody has looked into yet: its name, its schema, how many records it has."""
@@ -48,14 +37,10 @@ class TableFile:
 
     def read(self) -> "Split":
         """The private records."""
-        from sordino.data import load
+        from sordino.data import is_named, load
         from sordino.data.schema import read_table
 
-        return load(self.name).train if self.is_named else read_table(self.name, self.schema)
-
-    @property
-    def is_named(self) -> bool:
-        return _is_named(self.name)
+        return load(self.name).train if is_named(self.name) else read_table(self.name, self.schema)
 
 
 def table_file(file: str, target: str | None, schema: Path | None, public: Path | None) -> TableFile:
@@ -63,11 +48,12 @@ def table_file(file: str, target: str | None, schema: Path | None, public: Path 
 
     Guarantee: under zero-out, the ledger's adjacency, the number of records is public; nothing else is read off them.
     """
-    from sordino.data import DataError
+    from sordino.data import DataError, is_named
     from sordino.data.files import read_cells
     from sordino.data.schema import Schema
 
-    if _is_named(file):
+    refuse_private_as_public(file, public)
+    if is_named(file):
         return _named(file, target)
     if target is None:
         raise typer.BadParameter("give --target, the column to predict")
@@ -93,10 +79,18 @@ def table_file(file: str, target: str | None, schema: Path | None, public: Path 
     return TableFile(file, known, len(cells))
 
 
-def _is_named(file: str) -> bool:
-    from sordino.data import names
+def refuse_private_as_public(private: str, public: str | Path | None) -> None:
+    """The private table is not public by being named so: its records would be used without a price."""
+    from sordino.data import is_named
 
-    return file in names() and not Path(file).exists()
+    if public is None:
+        return
+    if is_named(private) or is_named(str(public)):
+        same = private == str(public)
+    else:
+        same = Path(private).is_file() and Path(public).is_file() and filecmp.cmp(private, public, shallow=False)
+    if same:
+        raise typer.BadParameter(f"--public {public} is the private table itself; give a table that anybody may see")
 
 
 def _named(name: str, target: str | None) -> TableFile:

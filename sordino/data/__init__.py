@@ -1,6 +1,6 @@
 """Named datasets, users' own files, and samplers."""
 
-from sordino.data.catalogue import fetch, load, locate, names
+from sordino.data.catalogue import fetch, is_named, load, locate, names
 from sordino.data.dataset import Column, Dataset, Facts, Split
 from sordino.data.errors import DataError
 from sordino.data.files import read_examples
@@ -14,6 +14,7 @@ __all__ = [
     "Split",
     "Splits",
     "fetch",
+    "is_named",
     "load",
     "locate",
     "names",

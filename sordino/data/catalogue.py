@@ -35,6 +35,11 @@ def names() -> tuple[str, ...]:
     return tuple(DEFINITIONS)
 
 
+def is_named(source: str) -> bool:
+    """Whether this is a dataset's name, and not a file that is called like one."""
+    return source in DEFINITIONS and not Path(source).exists()
+
+
 def definition(name: str) -> Definition:
     """The definition of a name, or a DataError that suggests one."""
     if name in DEFINITIONS:

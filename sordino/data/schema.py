@@ -161,25 +161,43 @@ def read_table(path: str | Path, schema: Schema) -> Split:
     Numbers outside their bounds come back as they are: encoders cut them. A cell that does not fit is named by row and
     column, both as they stand in the file, never by its value. Other columns of the file are not read.
     """
-    import pandas as pd
+    cells = _cells(path, schema.columns, schema.target)
+    target = cells[schema.target.name]
+    content = _content(cells, schema.columns, path)
+    if schema.target.categories is None:
+        return Split(content, _numbers(target, schema.target.name, path))
+    return Split(content, _codes(target, schema.target, path))
 
+
+def read_inputs(path: str | Path, columns: tuple[Column, ...]) -> pd.DataFrame:
+    """The same of rows whose target is not known, or not asked for."""
+    return _content(_cells(path, columns), columns, path)
+
+
+def _cells(path: str | Path, columns: tuple[Column, ...], target: Column | None = None) -> pd.DataFrame:
     cells = read_cells(path)
-    missing = [column.name for column in (*schema.columns, schema.target) if column.name not in cells]
+    wanted = [column.name for column in columns] + ([] if target is None else [target.name])
+    missing = [name for name in wanted if name not in cells]
     if missing:
-        named = ", ".join(repr(name) + " (the target)" * (name == schema.target.name) for name in missing)
+        named = ", ".join(
+            repr(name) + " (the target)" * (target is not None and name == target.name) for name in missing
+        )
         plural = "s" * (len(missing) > 1)
         raise DataError(f"{path} lacks the column{plural} {named} of the schema; correct the file or the schema")
+    return cells
+
+
+def _content(cells: pd.DataFrame, columns: tuple[Column, ...], path: str | Path) -> pd.DataFrame:
+    import pandas as pd
+
     content: dict[str, Any] = {}
-    for column in schema.columns:
+    for column in columns:
         if column.categories is None:
             content[column.name] = _numbers(cells[column.name], column.name, path)
         else:
             codes = _codes(cells[column.name], column, path)
             content[column.name] = pd.Categorical.from_codes(codes, categories=pd.Index(column.categories))
-    target = cells[schema.target.name]
-    if schema.target.categories is None:
-        return Split(pd.DataFrame(content), _numbers(target, schema.target.name, path))
-    return Split(pd.DataFrame(content), _codes(target, schema.target, path))
+    return pd.DataFrame(content)
 
 
 def _check(column: Column) -> None:

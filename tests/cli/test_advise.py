@@ -135,6 +135,41 @@ def test_carried_out_without_selection_where_it_would_be_noise(
     assert "stand above the noise" in outcome.json["result"]["why_these"]
 
 
+def test_a_selection_and_its_advice_share_a_ledger(
+    advise: Callable[..., Any],
+    sordino: Callable[..., Any],
+    files: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "first" / "ledger.json"
+    wanted = (files / "private.csv", *BUDGET, "--schema", files / "schema.json")
+    assert sordino("select", *wanted, "--share", 0.5, "--out", path.parent).code == 0
+    out = tmp_path / "out"
+    options = ("--carry-out", "--ledger", path, "--out", out)
+    with monkeypatch.context() as broken:
+
+        def fails(*_: Any) -> float:
+            raise OSError("no space left on device")
+
+        broken.setattr(carrying_out, "noisy_accuracy", fails)
+        assert advise(*options).code == 2
+    answer = advise(*options, "--json").json
+    ledger = Ledger.open(path)
+    assert [entry.part for entry in ledger.entries].count("validation") == 1
+    assert not (out / "ledger.json").exists()
+    assert (answer["epsilon"], answer["adaptive"]) == (2, True)
+    assert 1.9 < answer["epsilon_drawn"] <= 2  # what was left is used
+    assert 0.5 < answer["target_epsilon"] < 2  # and the advice is for that
+    again = advise(*options, "--json").json
+    assert again == answer
+    assert len(Ledger.open(path).entries) == len(ledger.entries)
+    (out / "advice.json").write_text("{}")
+    damaged = advise(*options)
+    assert (damaged.code, damaged.err.count("\n")) == (2, 1)
+    assert "advice.json cannot be read" in damaged.err
+
+
 def test_images_by_name(sordino: Callable[..., Any]) -> None:
     outcome = sordino("advise", "digits", "--epsilon", 1, "--delta", 1e-4, "--json")
     found = answers(outcome)
@@ -150,6 +185,7 @@ def test_images_by_name(sordino: Callable[..., Any]) -> None:
         (("--delta", 0), "delta"),
         (("--carry-out",), "go together"),
         (("--out", "x"), "go together"),
+        (("--ledger", "x"), "goes with --carry-out"),
         (("--target", "poor"), "make them agree"),
         (("--schema", "none.json"), "none.json"),
         (("--public", "none.csv"), "none.csv"),

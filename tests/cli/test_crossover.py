@@ -1,7 +1,6 @@
 """`sordino crossover` as a user runs it: free by default, out of one ledger with --private."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sordino.budget import Ledger
+from sordino.budget import BudgetExceeded, Gaussian, Ledger
+from sordino.cli.table_ledger import TableLedger
 from sordino.selection import measuring
 
 SCHEMA = {
@@ -100,21 +100,58 @@ def test_private_spends_within_one_ledger_and_goes_on(
 
 
 def test_private_goes_on_with_a_ledger(sordino: Callable[..., Any], files: Path, tmp_path: Path) -> None:
-    from sordino.budget import Gaussian
-
-    path = tmp_path / "ledger.json"
-    begun = Ledger(2.0, 1e-5, path=path)
-    begun.spend(Gaussian(20.0), "something before")
-    command = ("crossover", files / "private.csv", *BUDGET, "--schema", files / "schema.json", *QUICK, "--private")
+    path = tmp_path / "first" / "ledger.json"
+    wanted = (files / "private.csv", *BUDGET, "--schema", files / "schema.json")
+    assert sordino("select", *wanted, "--out", path.parent).code == 0
+    command = ("crossover", *wanted, *QUICK, "--private")
     answer = sordino(*command, "--ledger", path, "--out", tmp_path / "out", "--json").json
     ledger = Ledger.open(path)
-    assert ledger.epsilon() == answer["epsilon"] <= 1
+    assert answer["adaptive"]
+    assert answer["epsilon"] == 1  # what a filter guarantees is its target
+    assert ledger.epsilon() == answer["epsilon_drawn"] <= 1
     assert len(ledger.entries) == 17
     assert not (tmp_path / "out" / "ledger.json").exists()
     full = ("--ledger", path, "--out", tmp_path / "more")
     refused = sordino(*command, *full)
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     assert len(Ledger.open(path).entries) == 17
+    assert not (tmp_path / "more").exists()
+
+
+def test_a_ledger_on_other_terms_is_told_of_nothing(sordino: Callable[..., Any], files: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    Ledger(0.5, 1e-5, path=path)
+    wanted = (files / "private.csv", *BUDGET, "--schema", files / "schema.json", *QUICK, "--private")
+    refused = sordino("crossover", *wanted, "--ledger", path, "--out", tmp_path / "out")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "was opened at ε=0.5" in refused.err
+    assert Ledger.open(path).plan == ()
+
+
+def test_announcements_that_do_not_fit_together_are_all_refused(files: Path, tmp_path: Path) -> None:
+    """Each fits alone: told of one by one, the ledger would keep the first."""
+    path = tmp_path / "ledger.json"
+    Ledger(1.0, 1e-5, path=path)
+    account = TableLedger(str(files / "private.csv"), 1.0, 1e-5, path, None)
+    with pytest.raises(BudgetExceeded, match="Nothing was recorded"):
+        account.opened(None, [(Gaussian(5.0), "one", "train"), (Gaussian(5.0), "two", "train")])
+    assert Ledger.open(path).plan == ()
+
+
+def test_free_and_private_measurements_are_of_as_many_records(
+    sordino: Callable[..., Any], files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    rehearsed = measuring.rehearsed
+
+    def noted(models: Any, schema: Any, stand_in: Any, n: int, *more: Any) -> Any:
+        sizes.append(n)
+        return rehearsed(models, schema, stand_in, n, *more)
+
+    monkeypatch.setattr(measuring, "rehearsed", noted)
+    wanted = (files / "private.csv", *BUDGET, "--schema", files / "schema.json", *QUICK)
+    assert sordino("crossover", *wanted).code == 0
+    assert sizes == [320]
 
 
 @pytest.mark.parametrize(
@@ -158,20 +195,24 @@ def test_bad_files(sordino: Callable[..., Any], files: Path, tmp_path: Path) -> 
     assert "is a number" in outcome.err
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    content=st.dictionaries(
-        st.sampled_from(["epsilons", "models", "n", "repeats", "learning_rates"]),
-        st.none() | st.integers() | st.lists(st.integers() | st.text(max_size=3), max_size=3),
-    )
+CONTENT = st.dictionaries(
+    st.sampled_from(["epsilons", "models", "n", "repeats", "score_noise", "learning_rates"]),
+    st.none() | st.integers() | st.lists(st.integers() | st.text(max_size=3), max_size=3) | st.just({"linear": 3}),
 )
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(CONTENT)
 def test_damaged_measurements(
     sordino: Callable[..., Any], files: Path, tmp_path: Path, content: dict[str, Any]
 ) -> None:
     out = tmp_path / "out"
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
-    (out / "measurement.json").write_text(json.dumps(content), encoding="utf-8")
+    TableLedger(str(files / "private.csv"), 1.0, 1e-5, None, out).bind(out)
+    good = {"models": ["logistic-numeric", "linear"], "epsilons": [0.1, 0.2], "n": 320, "repeats": 2, "score_noise": 9}
+    damaged = json.dumps(good | content) if content else ""
+    (out / "measurement.json").write_text(damaged, encoding="utf-8")
     options = ("--schema", files / "schema.json", "--private", "--out", out)
     outcome = sordino("crossover", files / "private.csv", *BUDGET, *options)
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "cannot be read" in outcome.err
+    assert not (out / "ledger.json").exists()

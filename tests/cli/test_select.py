@@ -35,11 +35,17 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "table.csv", folder / "schema.json"
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where runs/ may be made."""
+    monkeypatch.chdir(tmp_path)
+
+
 def wish(table: tuple[Path, Path], *more: object) -> tuple[object, ...]:
     return ("select", table[0], "--target", "y", "--epsilon", 2, "--delta", 1e-5, "--schema", table[1], *more)
 
 
-def test_words_with_numbers(sordino: Callable[..., Any], table: tuple[Path, Path]) -> None:
+def test_words_with_numbers(sordino: Callable[..., Any], table: tuple[Path, Path], tmp_path: Path) -> None:
     outcome = sordino(*wish(table, "--size", 2, "--share", 0.5))
     assert outcome.code == 0, outcome.err
     assert "2 of 6 features, by cfs-greedy:" in outcome.out
@@ -47,6 +53,10 @@ def test_words_with_numbers(sordino: Callable[..., Any], table: tuple[Path, Path
     assert "1 of 3 columns depend on the target" in outcome.out  # all numbers fall into the first of ten bins
     assert "noise is not what hides it" in outcome.out
     assert re.search(r"ε of the whole workflow: (1|0\.999\d) at δ=1e-05 \(pld\); left of the target 2: 1", outcome.out)
+    # Even unasked for there is a ledger, so that what was spent counts in the next command, too.
+    [run] = (tmp_path / "runs").iterdir()
+    assert outcome.out.endswith(f"ledger: {run / 'ledger.json'}\n")
+    assert [entry.what for entry in Ledger.open(run / "ledger.json").entries] == ["feature selection"]
 
 
 def test_one_ledger_goes_through_several_commands(
@@ -104,6 +114,7 @@ def test_a_random_subset_costs_nothing(sordino: Callable[..., Any], table: tuple
         (("--ledger", "a", "--out", "b"), "not both"),
         (("--target", "z"), "target"),
         (("--epsilon", 0), "ε"),
+        (("--epsilon", 1e-12), "is below δ=1e-05"),
         (("--delta", 2), "delta"),
     ],
 )
@@ -113,6 +124,7 @@ def test_bad_wishes_get_one_line(
     outcome = sordino(*wish(table, *options))
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert words in outcome.err
+    assert not Path("runs").exists()
 
 
 def test_what_is_refused_leaves_no_folder(

@@ -171,12 +171,19 @@ def dense_choices(model: nn.Module, expected_batch_size: int) -> Choices | None:
 
 def right(candidate: Candidate, run: Run, material: Material) -> NDArray[np.bool_]:
     """Which validation records the run's model classifies correctly: private, as they are."""
-    model = candidate.build(material.shape, material.classes).eval()
+    found: NDArray[np.bool_] = (
+        predicted(candidate, run, material.validation_x, material.classes) == material.validation_y
+    )
+    return found
+
+
+def predicted(candidate: Candidate, run: Run, x: NDArray[np.float32], classes: int) -> NDArray[np.int64]:
+    """The class of each example, by its number, from the run's model."""
+    model = candidate.build(x.shape[1:], classes).eval()
     model.load_state_dict(run.read_tensors(run.model)[0])
     with torch.no_grad():
-        blocks = torch.from_numpy(material.validation_x).split(_BLOCK)
-        scores = torch.cat([model(block) for block in blocks])
-    found: NDArray[np.bool_] = scores.argmax(dim=1).numpy() == material.validation_y
+        scores = torch.cat([model(block) for block in torch.from_numpy(x).split(_BLOCK)])
+    found: NDArray[np.int64] = scores.argmax(dim=1).numpy()
     return found
 
 

@@ -1,5 +1,6 @@
 """Small convolutional networks and their search space (PAW Table XII, with the frozen layers of its random search)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,6 +111,10 @@ class ConvolutionalSpace:
             return replace(candidate, learning_rate=rate)
         flipped = [trained != (place == gene - 4) for place, trained in enumerate(candidate.trainable)]
         return replace(candidate, trainable=tuple(flipped))
+
+    def widest(self) -> Iterator[Convolutional]:
+        sizes = max(self.filters), max(self.units)
+        return (Convolutional(b, *sizes, (True,) * (b + 1), self.learning_rates[0]) for b in self.blocks)
 
     def read(self, document: dict[str, Any]) -> Convolutional:
         return Convolutional.from_json(document)

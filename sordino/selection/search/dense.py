@@ -1,5 +1,6 @@
 """Fully connected networks and their search space (PAW Table XI, with the frozen layers of its random search)."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from math import prod
@@ -121,6 +122,10 @@ class DenseSpace:
         else:
             changed = replace(layer, trainable=not layer.trainable)
         return replace(candidate, layers=(*candidate.layers[:place], changed, *candidate.layers[place + 1 :]))
+
+    def widest(self) -> Iterator[Dense]:
+        layers = tuple(DenseLayer(max(widths)) for widths in self.widths)
+        return (Dense(layers[:depth], self.learning_rates[0]) for depth in range(1, len(layers) + 1))
 
     def read(self, document: dict[str, Any]) -> Dense:
         return Dense.from_json(document)

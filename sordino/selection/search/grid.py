@@ -27,6 +27,9 @@ class Grid(Generic[C]):
     def mutate(self, candidate: C, generator: np.random.Generator) -> C:
         return another(self.candidates, candidate, generator)
 
+    def widest(self) -> tuple[C, ...]:
+        return self.candidates
+
     def read(self, document: dict[str, Any]) -> C:
         # Tuples are lists in JSON, and compare unequal: both sides are compared as they are written.
         for candidate in self.candidates:

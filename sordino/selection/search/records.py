@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.data import DataError, Dataset, load
-from sordino.data.catalogue import names
+from sordino.data import DataError, Dataset, Facts, is_named, load
 from sordino.data.schema import Schema, read_table
 from sordino.data.splits import set_aside
 from sordino.features.encoding import OneHot, Scaled
@@ -20,8 +19,7 @@ class Records:
     """Two disjoint parts to search on, and test records where a benchmark has published some."""
 
     name: str
-    unit: str
-    """What one record is."""
+    facts: Facts
     material: Material
     test: Material | None
     """A benchmark's public test records, as validation records to be scored exactly; its training part is unused."""
@@ -36,18 +34,18 @@ class Records:
         dataset = _dataset(source, schema, target)
         if dataset.facts.task != "classification" or dataset.facts.classes is None:
             raise DataError(f"{source} is a {dataset.facts.task} task: searches are for classification")
-        (train, judged), feature = set_aside(dataset.train), _feature(dataset)
+        (train, judged), feature = set_aside(dataset.train), feature_of(dataset.facts, source)
         train_x, classes = as_array(feature(train.x)), len(dataset.facts.classes)
         material = Material(train_x, train.y, as_array(feature(judged.x)), judged.y, classes)
         test = None
         if len(dataset.test):
             test_x = as_array(feature(dataset.test.x))
             test = Material(train_x[:1], train.y[:1], test_x, dataset.test.y, classes)
-        return cls(dataset.name, dataset.facts.protected, material, test)
+        return cls(dataset.name, dataset.facts, material, test)
 
 
 def _dataset(source: str, schema: Schema | None, target: str | None) -> Dataset:
-    if source in names():
+    if is_named(source):
         if schema is not None:
             raise DataError(f"{source} is a named dataset, whose schema is known: leave out --schema")
         return load(source)
@@ -66,12 +64,12 @@ def _dataset(source: str, schema: Schema | None, target: str | None) -> Dataset:
     return Dataset(Path(source).name, schema.facts(len(rows), source), rows, rows.take(np.arange(0)))
 
 
-def _feature(dataset: Dataset) -> Feature:
-    facts = dataset.facts
+def feature_of(facts: Facts, name: str) -> Feature:
+    """What makes numbers of examples, by public facts alone."""
     if facts.kind == "image" and facts.value_range is not None:
         return Pixels(white=facts.value_range[1])
     if facts.kind == "vector" and facts.value_range is not None:
         return Scaled(*facts.value_range)
     if facts.kind == "table" and facts.columns is not None:
         return OneHot(facts.columns)
-    raise DataError(f"{dataset.name} has examples of kind {facts.kind}: searches are for images, vectors and tables")
+    raise DataError(f"{name} has examples of kind {facts.kind}: searches are for images, vectors and tables")

@@ -25,11 +25,11 @@ from sordino.mechanisms.streams import Stream, bound_streams, data_tag, new_secr
 from sordino.mechanisms.trial_counts import number_of_trials
 from sordino.selection.search.candidates import Finding, Material, Task, Trial, TrialTraining
 from sordino.selection.search.executors import Executor, InProcess, Work
-from sordino.selection.search.space import C, Space
+from sordino.selection.search.space import C, Space, check_buildable
 from sordino.training.run import Run, RunError
 
 _KEY = "search.json"
-_OUTCOME = "search.json"
+OUTCOME = "search.json"
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,14 @@ class Question(Generic[C]):
     def stages(self) -> tuple[Stage, ...]:
         return self.method.stages(self.training.plan.event, self.noise or NonPrivate())
 
+    def planned(self) -> list[Planned]:
+        """All that may be drawn, as a ledger is told of it."""
+        return [
+            Planned(Repeated(event, stage.most), stage.name, part)
+            for stage in self.stages()
+            for part, event in _parts(stage)
+        ]
+
     def facts(self) -> dict[str, Any]:
         noise = None if self.noise is None else repr(self.noise)
         return {name: getattr(self, name).to_json() for name in ("method", "space", "training")} | {"noise": noise}
@@ -102,6 +110,7 @@ def search(
     own events, and with trials hidden each part's event is the best of a random number of its own.
     """
     _check(question, ledger)
+    check_buildable(question.space, material.shape, material.classes)
     with run.alone():
         kept = _Key.begin_or_resume(run, question, material, seed)
         if kept is None:
@@ -206,7 +215,7 @@ class _Key:
     @classmethod
     def begin_or_resume(cls, run: Run, question: Question[C], material: Material, seed: int | None) -> "_Key | None":
         """The key of a new or an unfinished search; None if the folder holds a finished one."""
-        if (run.folder / _OUTCOME).exists():
+        if (run.folder / OUTCOME).exists():
             _forget(run)
             return None
         facts = {"question": _digest(question), "seed": seed}
@@ -295,7 +304,7 @@ def check_budget(ledger: Ledger, items: list[Planned]) -> None:
         epsilon = ledger.epsilon_if(composed([item.event for item in items if item.part == part]), part)
         if not epsilon <= target:
             raise BudgetExceeded(
-                f"this search would bring ε on the {part} records to {epsilon:.4g}, above the target {target:g}: "
+                f"all of it would bring ε on the {part} records to {epsilon:.4g}, above the target {target:g}: "
                 "use more noise, fewer steps or fewer trials. Nothing was recorded"
             )
 
@@ -311,13 +320,13 @@ def _release(run: Run, question: Question[C], chosen: Trial) -> None:
         weights, facts = trained.read_tensors(trained.model)
         run.write_tensors(run.model, weights, {"steps": facts["steps"]})
     run.write_json(
-        _OUTCOME, {"question": question.facts(), "digest": _digest(question), "chosen": chosen.finding.to_json()}
+        OUTCOME, {"question": question.facts(), "digest": _digest(question), "chosen": chosen.finding.to_json()}
     )
 
 
 def _finished(run: Run, question: Question[C]) -> Finding:
     """What a finished search found, without looking at anything again."""
-    path = run.folder / _OUTCOME
+    path = run.folder / OUTCOME
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         same = content["digest"] == _digest(question)

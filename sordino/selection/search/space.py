@@ -1,12 +1,14 @@
 """What every search is given: candidates that are small frozen values, and the space that they are drawn from."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+import torch
 from torch import nn
 
 _T = TypeVar("_T")
+_MOST_PARAMETERS = 100_000_000
 
 
 class Candidate(Hashable, Protocol):
@@ -43,10 +45,26 @@ class Space(Protocol, Generic[C]):
     def mutate(self, candidate: C, generator: np.random.Generator) -> C:
         """One choice, picked at random, made anew."""
 
+    def widest(self) -> Iterable[C]:
+        """The widest candidate of each kind and depth: where these can be built, all can."""
+
     def read(self, document: dict[str, Any]) -> C:
         """The candidate from its JSON."""
 
     def to_json(self) -> dict[str, Any]: ...
+
+
+def check_buildable(space: Space[C], shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a space with candidates that are not for such examples: within a trial it would be paid for."""
+    for candidate in space.widest():
+        with torch.device("meta"):  # shapes alone: no weight is drawn, and none takes memory
+            network = candidate.build(shape, classes)
+        size = sum(weights.numel() for weights in network.parameters())
+        if size > _MOST_PARAMETERS:
+            raise ValueError(
+                f"{candidate} would have {size:,} parameters; up to {_MOST_PARAMETERS:,} are trained here: choose "
+                "narrower layers"
+            )
 
 
 def one_of(values: Sequence[_T], generator: np.random.Generator) -> _T:

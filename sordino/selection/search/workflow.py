@@ -1,6 +1,7 @@
 """A whole search within a budget, as `sordino search` and `sordino tune` do it: calibrated, run, charged, stated."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic
@@ -10,6 +11,7 @@ from sordino.budget.events import composed, describe, from_json, to_json
 from sordino.budget.selection import claimed_random_search
 from sordino.budget.statement import as_text
 from sordino.budget.steps import check_delta_against_n, steps_for
+from sordino.data import Facts
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.score import ScoreNoise
 from sordino.selection.search.candidates import Finding, TrialTraining, right
@@ -18,12 +20,12 @@ from sordino.selection.search.genetic import GeneticSearch
 from sordino.selection.search.grid import Grid
 from sordino.selection.search.randomised import GenerationalSearch, RandomSearch
 from sordino.selection.search.records import Records
-from sordino.selection.search.searching import Method, OnFinding, Question, Stage, search
-from sordino.selection.search.space import C, Space
+from sordino.selection.search.searching import Method, OnFinding, Question, Stage, check_budget, search
+from sordino.selection.search.space import C, Space, check_buildable
 from sordino.training.plan import Plan
 from sordino.training.run import Run, RunError
 
-_FILE = "workflow.json"
+WORKFLOW = "workflow.json"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class Settings:
     momentum: float = 0.0
     score_epsilon: float | None = None
     """ε₀ of each score's Laplace noise (PAW has .02); by default the scores may spend the whole ε on their own part."""
+
+    def __post_init__(self) -> None:
+        if self.score_epsilon is not None and not 0 < self.score_epsilon < math.inf:
+            raise ValueError(f"the ε of a score's noise must be a positive finite number, not {self.score_epsilon!r}")
 
     def batch(self, n: int) -> int:
         usual = max(round(n / 20), min(n, 256))
@@ -54,6 +60,51 @@ class Wish(Generic[C]):
     def to_json(self) -> dict[str, Any]:
         parts = {"method": self.method.to_json(), "space": self.space.to_json(), "settings": vars(self.settings)}
         return dict(json.loads(json.dumps(parts)))  # as it reads when it comes back from a file
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a search will do: all of it is public, and known before anything is spent."""
+
+    asked: dict[str, Any]
+    plan: Plan
+    noise: ScoreNoise
+    facts: Facts
+
+    def keep(self, run: Run) -> None:
+        """In the search's folder, to go on by, and for whoever uses its model."""
+        priced = {"plan": self.plan.to_json(), "noise": to_json(self.noise)}
+        run.write_json(WORKFLOW, {"asked": self.asked, **priced, "facts": self.facts.to_json()})
+
+
+def settled(
+    run: Run | None,
+    wish: Wish[C],
+    records: Records,
+    ledger: Ledger,
+    *,
+    public: Records | None = None,
+    seed: int | None = None,
+) -> Settled:
+    """What was settled in this folder, or else the least noise that fits; writes nothing, refuses what cannot be.
+
+    Guarantee: nothing private is read but the number of records, which is public.
+    """
+    material = records.material
+    begun = None if run is None else _read(run)
+    asked = {"records": records.name, "public": public.name if public else None, "seed": seed, **wish.to_json()}
+    if begun is not None:
+        if begun["asked"] != asked:
+            raise RunError(f"{run and run.folder} holds a search with other settings: choose another folder with --out")
+        return Settled(asked, Plan.from_json(begun["plan"]), _score_noise(from_json(begun["noise"])), records.facts)
+    if run is not None and (run.started or run.model.exists()):
+        raise RunError(f"{run.folder} holds something else than a search: choose another folder with --out")
+    check_buildable(wish.space, material.shape, material.classes)
+    paid_for: Method = wish.method if public is None else GeneticSearch(1, 1)
+    plan, noise = calibrated(ledger, paid_for, len(material.train_y), wish.settings)
+    check_delta_against_n(ledger.terms.target_delta or 0.0, len(material.train_y) + len(material.validation_y))
+    check_budget(ledger, Question(paid_for, wish.space, TrialTraining(plan, wish.settings.momentum), noise).planned())
+    return Settled(asked, plan, noise, records.facts)
 
 
 def search_within(
@@ -75,19 +126,9 @@ def search_within(
 
     Guarantee: `search`'s, charged to the ledger.
     """
-    material = records.material
-    begun = _read(run)
-    asked = {"records": records.name, "public": public.name if public else None, "seed": seed, **wish.to_json()}
-    if begun is None and (run.started or run.model.exists()):
-        raise RunError(f"{run.folder} holds something else than a search: choose another folder with --out")
-    if begun is None:
-        paid_for: Method = wish.method if public is None else GeneticSearch(1, 1)
-        plan, noise = calibrated(ledger, paid_for, len(material.train_y), wish.settings)
-        run.write_json(_FILE, {"asked": asked, "plan": plan.to_json(), "noise": to_json(noise)})
-    elif begun["asked"] != asked:
-        raise RunError(f"{run.folder} holds a search with other settings: choose another folder with --out")
-    else:
-        plan, noise = Plan.from_json(begun["plan"]), _score_noise(from_json(begun["noise"]))
+    material, agreed = records.material, settled(run, wish, records, ledger, public=public, seed=seed)
+    agreed.keep(run)
+    plan, noise = agreed.plan, agreed.noise
     training = TrialTraining(plan, wish.settings.momentum)
     say(
         f"every training: {plan.steps:,} steps, noise multiplier {plan.noise_multiplier:.3g}; scores: {describe(noise)}"
@@ -101,7 +142,7 @@ def search_within(
         shown = on_finding if public is None else lambda finding: None
         found = search(run, question, material, ledger, executor=executor, seed=seed, on_finding=shown)
     except BudgetExceeded:  # nothing was drawn: a cheaper search may have the folder
-        (run.folder / _FILE).unlink(missing_ok=True)
+        (run.folder / WORKFLOW).unlink(missing_ok=True)
         raise
     return _stated(run, wish, records, ledger, plan, found, public)
 
@@ -114,7 +155,6 @@ def calibrated(ledger: Ledger, method: Method, n: int, settings: Settings) -> tu
     epsilon, delta, adjacency = ledger.terms.target_epsilon, ledger.terms.target_delta, ledger.terms.adjacency
     if epsilon is None or delta is None:
         raise ValueError("a search within a budget needs a ledger with a target ε and δ")
-    check_delta_against_n(delta, n)
     sampler = PoissonSampler(n, settings.batch(n))
     steps = steps_for(settings.epochs, n, sampler.expected_batch_size)
 
@@ -162,7 +202,7 @@ def _stated(
     run: Run, wish: Wish[C], records: Records, ledger: Ledger, plan: Plan, found: Finding, public: Records | None
 ) -> dict[str, Any]:
     where = f"on {public.name}, taken to be public: free" if public else "on the private records: counted above"
-    statement = ledger.statement(unit=records.unit, tuning=f"the search was done {where}")
+    statement = ledger.statement(unit=records.facts.protected, tuning=f"the search was done {where}")
     run.write_json("statement.json", statement)
     run.write_text("statement.txt", as_text(statement))
     accuracy = None
@@ -206,7 +246,7 @@ def claimed(method: Method, training_epsilon: float, validation_size: int) -> fl
 
 
 def _read(run: Run) -> dict[str, Any] | None:
-    path = run.folder / _FILE
+    path = run.folder / WORKFLOW
     if not path.exists():
         return None
     try:

@@ -20,9 +20,10 @@ GRID = Grid((Dense((), 0.5), Dense((DenseLayer(4, trainable=False),), 0.5)))
 
 @pytest.fixture
 def records(material: Material) -> Records:
-    return Records(
-        "mine", "one row", material, replace(material, train_x=material.train_x[:1], train_y=material.train_y[:1])
-    )
+    columns = tuple(Column(name, bounds=(-1.0, 1.0)) for name in "abcde")
+    facts = Schema(columns, Column("y", categories=("no", "yes"))).facts(90, "mine")
+    public = replace(material, train_x=material.train_x[:1], train_y=material.train_y[:1])
+    return Records("mine", facts, material, public)
 
 
 @pytest.mark.parametrize("method", [GeneticSearch(2, 3), RandomSearch(4.0), GenerationalSearch((3.0, 2.0))], ids=repr)

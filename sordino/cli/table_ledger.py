@@ -1,0 +1,171 @@
+"""The ledger of a private table, as every command opens it: bound to the table, on its terms, and told at the end."""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sordino.budget import Event, Ledger
+
+_TOLD = ("epsilon", "epsilon_drawn", "delta", "accountant", "seeded")
+
+
+@dataclass(frozen=True)
+class TableLedger:
+    """Where the account of a command is kept, and of which table it is; nothing is written before `bind` or `opened`.
+
+    A ledger's parts are lists of row numbers: of a table with one row more or less they are other records, and a record
+    that is in both parts by turns pays twice while the ledger counts the larger part alone. So a ledger, and a folder
+    with what was found, is good for one state of one table, and each command refuses any other before it spends.
+
+    Guarantee: the table's bytes are kept as an HMAC under a fresh key, both in the private folder and readable by their
+    owner alone. A public hash, salted or not, would leak: whoever knows all records but one could try guesses at it.
+    """
+
+    table: str
+    epsilon: float
+    delta: float
+    ledger: Path | None
+    """The one to go on with; None is that of the command's folder."""
+    out: Path | None
+    """The folder, if there is one already."""
+
+    def __post_init__(self) -> None:
+        from sordino.budget import calibration
+        from sordino.budget.events import check_delta
+
+        calibration.check_target(self.epsilon)
+        check_delta(self.delta)
+        if self.epsilon < self.delta:
+            raise ValueError(f"ε={self.epsilon:g} is below δ={self.delta:g}, which then says all: give a larger ε")
+        self.now()
+        for path in self._paths(self.out):
+            _is_bound(path, self.table)
+
+    def now(self) -> "Ledger":
+        """As it stands, to plan with: the one to go on with, or in memory what a new one would be."""
+        from sordino.budget import Ledger
+
+        path = self.ledger or (self.out and self.out / "ledger.json")
+        if path is None or (self.ledger is None and not path.exists()):
+            return Ledger(self.epsilon, self.delta)
+        return self._on_its_terms(path)
+
+    def bind(self, folder: Path | None) -> None:
+        """Ledger and folder to this table, or refuse another."""
+        from sordino.budget.ledger_file import locked
+        from sordino.mechanisms.streams import new_secret
+        from sordino.training.run import Run
+
+        for path in self._paths(folder):
+            if not _is_bound(path, self.table):
+                run, kept = Run.at(path.parent), _binding(path)
+                with locked(kept):
+                    if not kept.exists():
+                        key = new_secret()
+                        run.write_private(kept.name, {"key": key.hex(), "table": _tag(key, self.table)})
+                _is_bound(path, self.table)  # another process may have been faster
+
+    def opened(self, folder: Path | None, planned: Iterable[tuple["Event", str, str]] = ()) -> "Ledger":
+        """The ledger to spend from, told of what is planned as far as that can be: all of it, or nothing is recorded.
+
+        On a part that was drawn from before, the ledger's filter sums up instead.
+        """
+        from sordino.budget import Ledger
+        from sordino.budget.ledger_content import Planned
+        from sordino.selection.search.searching import check_budget
+
+        self.bind(folder)
+        [path, *_] = self._paths(folder)
+        if not path.exists():
+            return Ledger(self.epsilon, self.delta, path=path, planned=planned)
+        ledger = self._on_its_terms(path)
+        drawn = {entry.part for entry in ledger.entries}
+        new = [Planned(*item) for item in planned if item[2] not in drawn and Planned(*item) not in ledger.plan]
+        check_budget(ledger, new)
+        for item in new:
+            ledger.announce(*item)
+        return ledger
+
+    def _on_its_terms(self, path: Path) -> "Ledger":
+        from sordino.budget import Ledger
+        from sordino.budget.ledger_file import LedgerError
+
+        ledger = Ledger.open(path)
+        if (ledger.terms.target_epsilon, ledger.terms.target_delta) != (self.epsilon, self.delta):
+            terms = f"ε={ledger.terms.target_epsilon}, δ={ledger.terms.target_delta}"
+            raise LedgerError(f"the ledger {path} was opened at {terms}: give the same --epsilon and --delta")
+        return ledger
+
+    def _paths(self, folder: Path | None) -> list[Path]:
+        """The ledger first. A folder whose ledger lies elsewhere is bound as well: what it holds is of one table."""
+        own = None if folder is None else folder / "ledger.json"
+        return list(dict.fromkeys(path.resolve() for path in (self.ledger, own) if path is not None))
+
+
+def told(ledger: "Ledger") -> dict[str, Any]:
+    """What a command says at its end of all that was read off the private records, as JSON values."""
+    statement = ledger.statement()
+    return {name: statement[name] for name in _TOLD} | {"adaptive": ledger.adaptive, "ledger": str(ledger.path)}
+
+
+def in_words(answer: Mapping[str, Any]) -> str:
+    """The last line of every command that spends."""
+    from sordino.budget.statement import printed
+
+    # Of events chosen along the way a filter guarantees the target, whatever was drawn of it.
+    drawn = f", of which {printed(answer['epsilon_drawn'])} is drawn" if answer["adaptive"] else ""
+    whole = f"{printed(answer['epsilon'])} at δ={answer['delta']:g} ({answer['accountant']}){drawn}"
+    if answer["seeded"]:
+        return (
+            f"nothing here is private: the seed is fixed, so the noise can be predicted (with secret noise, ε={whole})"
+        )
+    return f"ε of the whole workflow: {whole}"
+
+
+def _binding(path: Path) -> Path:
+    return path.parent / "private" / f"{path.stem}.table.json"
+
+
+def _is_bound(path: Path, table: str) -> bool:
+    """Whether this ledger is the table's; False where it is nobody's yet, and refused where it is another's."""
+    from sordino.budget import Ledger
+    from sordino.budget.ledger_file import LedgerError
+    from sordino.training.run import Run
+
+    kept = _binding(path)
+    if not kept.exists():
+        if not path.exists():
+            Run(path.parent).check_free()
+        elif Ledger.open(path).entries:
+            raise LedgerError(
+                f"the ledger {path} has entries, and {kept}, which tells of which table, is not there: put it back, or "
+                "begin anew with another --out, where what was spent so far is not counted"
+            )
+        return False
+    try:
+        document = json.loads(kept.read_text(encoding="utf-8"))
+        key, tag = bytes.fromhex(document["key"]), str(document["table"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        raise LedgerError(f"{kept} cannot be read: restore it from a backup, do not start a new one") from None
+    if not hmac.compare_digest(tag.encode(), _tag(key, table).encode()):
+        raise LedgerError(
+            f"the ledger {path} is of another table than {table}, or of another state of that file: its records would "
+            "change parts, and ε would be false. Give the file as it was, or begin anew with another --out: whoever is "
+            "in both then pays both"
+        )
+    return True
+
+
+def _tag(key: bytes, table: str) -> str:
+    from sordino.data import is_named
+    from sordino.data.errors import reading
+
+    if is_named(table):
+        return hmac.new(key, f"dataset {table}".encode(), hashlib.sha256).hexdigest()
+    with reading(table, "data"), Path(table).open("rb") as file:
+        return hashlib.file_digest(file, lambda: hmac.new(key, b"file ", hashlib.sha256)).hexdigest()

@@ -1,0 +1,48 @@
+"""Predictions by a finished search: they read its folder and the examples, and nothing else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sordino.data import Facts, read_examples
+from sordino.data.schema import read_inputs
+from sordino.features.feature import as_array
+from sordino.selection.search.candidates import predicted
+from sordino.selection.search.convolutional import Convolutional
+from sordino.selection.search.dense import Dense
+from sordino.selection.search.records import feature_of
+from sordino.selection.search.searching import OUTCOME
+from sordino.selection.search.workflow import WORKFLOW
+from sordino.training.predicting import fitting
+from sordino.training.run import Run, RunError
+
+
+def holds_search(folder: str | Path) -> bool:
+    return (Path(folder) / WORKFLOW).is_file()
+
+
+def classify(folder: str | Path, file: Path) -> list[str]:
+    """The class of each example in the file by the model that a search has chosen."""
+    run = Run(folder)
+    if not (run.folder / OUTCOME).exists():
+        raise RunError(f"the search in {folder} is not finished: repeat its command with --out {folder} to go on")
+    try:
+        facts = Facts.from_json(_document(run.folder / WORKFLOW)["facts"])
+        chosen = _document(run.folder / OUTCOME)["chosen"]
+        networks: dict[str, type[Dense] | type[Convolutional]] = {"dense": Dense, "convolutional": Convolutional}
+        candidate = networks[chosen["candidate"]["network"]].from_json(chosen["candidate"])
+        diverged = bool(chosen["diverged"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise RunError(f"the search in {folder} cannot be read: it is damaged or of another version") from None
+    if diverged:
+        raise RunError(f"the search in {folder} has no model: the training it chose diverged")
+    examples = read_inputs(file, facts.columns) if facts.columns else fitting(read_examples(file), facts)
+    x, classes = as_array(feature_of(facts, str(folder))(examples)), facts.classes or ()
+    try:
+        return [classes[index] for index in predicted(candidate, run, x, len(classes))]
+    except RuntimeError:  # torch names all that does not fit, over many lines
+        raise RunError(f"{run.model} does not hold the model that the search chose") from None
+
+
+def _document(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))

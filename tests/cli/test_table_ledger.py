@@ -1,0 +1,201 @@
+"""One ledger, one state of one table: every command refuses another before it spends, in one line."""
+
+import json
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sordino.budget import Gaussian, Ledger
+from sordino.cli.table_ledger import TableLedger, in_words
+from sordino.data.splits import number_set_aside, shuffled
+
+SCHEMA = {
+    "columns": {"age": {"bounds": [0, 100]}, "work": {"categories": ["a", "b", "c"]}},
+    "target": {"rich": {"categories": ["no", "yes"]}},
+}
+ROWS = 300
+BUDGET = ("--epsilon", 2, "--delta", 1e-4, "--target", "rich")
+QUICK = ("--mean-trials", 1, "--epochs", 1, "--learning-rates", "1")
+COMMANDS: dict[str, tuple[object, ...]] = {
+    "select": (),
+    "tune": QUICK,
+    "search": QUICK,
+    "crossover": ("--private", "--models", "logistic-numeric,logistic", "--points", 2, "--repeats", 2),
+    "advise": ("--carry-out",),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    rng = np.random.default_rng(0)
+    age, work = rng.uniform(0, 100, ROWS), rng.choice(list("abc"), ROWS)
+    lines = [f"{a:.2f},{w},{'yes' if a > 50 else 'no'}" for a, w in zip(age, work, strict=True)]
+    (folder / "table.csv").write_text("\n".join(["age,work,rich", *lines]) + "\n")
+    (folder / "schema.json").write_text(json.dumps(SCHEMA))
+    return folder
+
+
+@pytest.fixture
+def files(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def asked(command: str, *options: object) -> tuple[object, ...]:
+    return (command, "table.csv", *BUDGET, "--schema", "schema.json", *COMMANDS[command], *options)
+
+
+def drop_a_row(file: Path) -> None:
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:6] + lines[7:]))
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
+
+
+def test_a_dropped_row_would_move_records_between_the_parts() -> None:
+    """Why all this: nearly every record that scored would train."""
+
+    def held(n: int) -> set[int]:
+        return set(shuffled(n, 0)[: number_set_aside(n)].tolist())
+
+    before, after = held(ROWS), {row if row < 5 else row + 1 for row in held(ROWS - 1)}
+    assert len(before - after) > len(before) / 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_another_state_of_the_table_is_refused_with_the_same_ledger_and_folder(
+    sordino: Callable[..., Any], files: Path, command: str
+) -> None:
+    first = sordino(*asked("select", "--out", "first"))
+    assert first.code == 0, first.err
+    drop_a_row(files / "table.csv")
+    before = state(files)
+    elsewhere = () if command == "select" else ("--out", "second")
+    tries = [asked(command, "--ledger", "first/ledger.json", *elsewhere)]
+    if command != "select":  # which takes an empty folder alone
+        tries.append(asked(command, "--out", "first"))
+    for words in tries:
+        refused = sordino(*words)
+        assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1), refused.err
+        assert "another state of that file" in refused.err
+        assert "Give the file as it was" in refused.err
+    assert state(files) == before
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "select"])
+def test_what_a_folder_holds_is_not_told_of_another_table(
+    sordino: Callable[..., Any], files: Path, command: str
+) -> None:
+    """Also if the ledger lies elsewhere, and is the other table's own."""
+    Ledger(2.0, 1e-4, path=files / "one.json")
+    Ledger(2.0, 1e-4, path=files / "other.json")
+    first = sordino(*asked(command, "--ledger", "one.json", "--out", "out"))
+    assert first.code == 0, first.err
+    shutil.copy(files / "table.csv", files / "kept.csv")
+    drop_a_row(files / "table.csv")
+    refused = sordino(*asked(command, "--ledger", "other.json", "--out", "out"))
+    assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1), refused.err
+    assert Ledger.open(files / "other.json").plan == ()
+    shutil.copy(files / "kept.csv", files / "table.csv")
+    again = sordino(*asked(command, "--ledger", "one.json", "--out", "out"))
+    assert again.code == 0, again.err
+
+
+def test_the_binding_is_private_keyed_and_fresh(sordino: Callable[..., Any], files: Path) -> None:
+    for out in ("one", "two"):
+        assert sordino(*asked("select", "--out", out)).code == 0
+    kept = [files / out / "private" / "ledger.table.json" for out in ("one", "two")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
+    assert {stat.S_IMODE(path.parent.stat().st_mode) for path in kept} == {0o700}
+    documents = [json.loads(path.read_text()) for path in kept]
+    for name in ("key", "table"):
+        assert documents[0][name] != documents[1][name]
+    public = "".join(path.read_text() for path in files.rglob("*.json") if path not in kept)
+    assert not any(document[name] in public for document in documents for name in ("key", "table"))
+
+
+def test_a_ledger_with_entries_and_no_binding_is_refused(sordino: Callable[..., Any], files: Path) -> None:
+    assert sordino(*asked("select", "--out", "first")).code == 0
+    kept = files / "first" / "private" / "ledger.table.json"
+    for content, says in (("{}", "restore it from a backup"), ("", "restore it from a backup"), (None, "put it back")):
+        kept.unlink() if content is None else kept.write_text(content)
+        refused = sordino(*asked("select", "--ledger", "first/ledger.json"))
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert says in refused.err
+    assert len(Ledger.open(files / "first" / "ledger.json").entries) == 1
+    Ledger(2.0, 1e-4, path=files / "spent.json").spend(Gaussian(50.0), "something before")
+    assert "put it back" in sordino(*asked("tune", "--ledger", "spent.json", "--out", "out")).err
+
+
+def test_a_named_table_is_bound_by_its_name(files: Path) -> None:
+    TableLedger("digits", 1.0, 1e-5, None, None).bind(files / "out")
+    TableLedger("digits", 1.0, 1e-5, None, files / "out")
+    with pytest.raises(ValueError, match="another table than breast-cancer"):
+        TableLedger("breast-cancer", 1.0, 1e-5, None, files / "out")
+
+
+def test_a_folder_with_something_else_in_it_is_not_bound(files: Path) -> None:
+    (files / "out").mkdir()
+    (files / "out" / "score.json").write_text("{}")
+    with pytest.raises(ValueError, match="choose another folder"):
+        TableLedger("digits", 1.0, 1e-5, None, files / "out")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_private_table_is_not_public(sordino: Callable[..., Any], files: Path, command: str) -> None:
+    """Neither under its own name, nor through a link, nor as a copy."""
+    (files / "link.csv").symlink_to("table.csv")
+    shutil.copy(files / "table.csv", files / "copy.csv")
+    before = state(files)
+    options = () if command == "select" else ("--out", "out")
+    for public in ("table.csv", "link.csv", "copy.csv"):
+        refused = sordino(*asked(command, *options, "--public", public))
+        assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1), refused.err
+        assert "is the private table itself" in refused.err
+    assert state(files) == before
+
+
+def test_a_named_dataset_is_not_its_own_public_one(sordino: Callable[..., Any]) -> None:
+    refused = sordino("tune", "digits", "--public", "digits", "--epsilon", 1, "--delta", 1e-5)
+    assert (refused.code, "the private table itself" in refused.err) == (2, True)
+
+
+def test_noise_that_can_be_predicted_is_not_called_private(sordino: Callable[..., Any], files: Path) -> None:
+    seeded = sordino(*asked("tune", "--seed", 3, "--out", "out"))
+    assert "nothing here is private: the seed is fixed" in seeded.out
+    assert "ε of the whole workflow" not in seeded.out
+    assert sordino(*asked("tune", "--seed", 3, "--out", "out", "--json")).json["seeded"] is True
+    # Whatever goes on with such a ledger is no better.
+    after = sordino(*asked("select", "--ledger", "out/ledger.json", "--json"))
+    assert after.code == 2 or after.json["seeded"]
+    fresh = sordino(*asked("tune", "--out", "fresh", "--json")).json
+    assert fresh["seeded"] is False
+    assert in_words(fresh).startswith("ε of the whole workflow: ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_epsilon_that_delta_swallows_and_a_delta_that_is_none(
+    sordino: Callable[..., Any], files: Path, command: str
+) -> None:
+    options = () if command == "select" else ("--out", "out")
+    before = state(files)
+    for budget in (("--epsilon", 1e-12), ("--delta", -1e-5), ("--delta", 1), ("--epsilon", "nan")):
+        refused = sordino(*asked(command, *options, *budget))
+        assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1), refused.err
+    assert state(files) == before
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_delta_above_one_in_n_is_warned_of(sordino: Callable[..., Any], files: Path, command: str) -> None:
+    options = () if command == "select" else ("--out", "out")
+    outcome = sordino(*asked(command, *options, "--delta", 0.0035))  # above 1/300, and below 1/240
+    assert outcome.err.count("above 1/n=0.00333") == 1, outcome.err
