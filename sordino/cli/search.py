@@ -113,7 +113,7 @@ def run_wish(
     as_json: bool,
 ) -> None:
     from sordino.data.schema import Schema
-    from sordino.selection.search.records import Records
+    from sordino.selection.search.records import Records, check_source
     from sordino.selection.search.workflow import search_within, settled
     from sordino.training.run import Run
 
@@ -123,9 +123,10 @@ def run_wish(
     domains = None if schema is None else Schema.read(schema)
     if domains is None and public is not None and target is not None and Path(public).is_file():
         domains = Schema.inferred(public, target)
+    check_source(source)
+    account = TableLedger(source, epsilon, delta, ledger_file, out)
     records = Records.read(source, schema=domains, target=target)
     others = None if public is None else Records.read(public, schema=domains, target=target)
-    account = TableLedger(source, epsilon, delta, ledger_file, out)
     known = None if out is None else Run(out)
     agreed = settled(known, wish, records, account.now(), public=others, seed=seed)
     run = known or Run.create(None, "search")  # from here on nothing is refused that could have been before

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _TOLD = ("epsilon", "epsilon_drawn", "delta", "accountant", "seeded")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class TableLedger:
     """Where the account of a command is kept, and of which table it is; nothing is written before `bind` or `opened`.
 
@@ -33,10 +33,13 @@ class TableLedger:
     """The one to go on with; None is that of the command's folder."""
     out: Path | None
     """The folder, if there is one already."""
+    seen: dict[str, str] = field(init=False, repr=False)
+    """The table before its records are read, under a fresh key: what changes meanwhile does not pass as the same."""
 
     def __post_init__(self) -> None:
         from sordino.budget import calibration
         from sordino.budget.events import check_delta
+        from sordino.mechanisms.streams import new_secret
 
         calibration.check_target(self.epsilon)
         check_delta(self.delta)
@@ -45,6 +48,8 @@ class TableLedger:
         self.now()
         for path in self._paths(self.out):
             _is_bound(path, self.table)
+        key = new_secret()
+        self.seen = {"key": key.hex(), "table": _tag(key, self.table)}
 
     def now(self) -> "Ledger":
         """As it stands, to plan with: the one to go on with, or in memory what a new one would be."""
@@ -58,7 +63,6 @@ class TableLedger:
     def bind(self, folder: Path | None) -> None:
         """Ledger and folder to this table, or refuse another."""
         from sordino.budget.ledger_file import locked
-        from sordino.mechanisms.streams import new_secret
         from sordino.training.run import Run
 
         for path in self._paths(folder):
@@ -66,9 +70,8 @@ class TableLedger:
                 run, kept = Run.at(path.parent), _binding(path)
                 with locked(kept):
                     if not kept.exists():
-                        key = new_secret()
-                        run.write_private(kept.name, {"key": key.hex(), "table": _tag(key, self.table)})
-                _is_bound(path, self.table)  # another process may have been faster
+                        run.write_private(kept.name, self.seen)
+                _is_bound(path, self.table)  # another process may have been faster, or have changed the table
 
     def opened(self, folder: Path | None, planned: Iterable[tuple["Event", str, str]] = ()) -> "Ledger":
         """The ledger to spend from, told of what is planned as far as that can be: all of it, or nothing is recorded.

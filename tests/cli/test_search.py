@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sordino.budget import Ledger
+from sordino.data import load
 
 QUICK = ("--epsilon", 3, "--delta", 1e-3, "--epochs", 1, "--mean-trials", 1)
 
@@ -86,10 +87,90 @@ def test_a_ledger_goes_on(sordino, table, tmp_path) -> None:
         (("search", "digits", "--ray", "ray://nowhere:1", "--workers", 0), "workers"),
         (("tune", "digits", "--hidden", "1.5"), "whole numbers"),
         (("search", "medical-cost"), "regression"),
+        (("search", "digits", "--score-epsilon", 0), "positive finite"),
+        (("search", "digits", "--score-epsilon", 50), "Nothing was recorded"),
+        (("search", "digits", "--score-epsilon", "nan"), "positive finite"),
+        (("search", "digits", "--seed", -1), "seed"),
+        (("search", "digits", "--delta", -1e-5), "delta"),
+        (("search", "digits", "--epsilon", -1), "ε"),
+        (("search", "digits", "--space", "cnn"), "no images large enough"),
+        (("search", "digits", "--clip", -1), "clip"),
+        (("search", "digits", "--batch", 10**6), "batch"),
+        (("tune", "digits", "--hidden", 1e8), "parameters"),
+        (("tune", "digits", "--hidden", "64,100000000,64"), "parameters"),
     ],
 )
-def test_bad_input_is_one_line(sordino, words, says, tmp_path) -> None:
-    told = sordino(*words, "--epsilon", 3, "--delta", 1e-4, "--out", tmp_path / "out")
-    assert told.code == 2
-    assert says in told.err
-    assert told.err.strip().count("\n") == 0
+def test_bad_input_is_one_line_and_leaves_nothing_behind(sordino, words, says, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger = tmp_path / "ledger.json"
+    Ledger(3.0, 1e-4, path=ledger)
+    before = ledger.read_bytes()
+    for options in ((), ("--out", "out"), ("--ledger", ledger)):
+        told = sordino(words[0], words[1], "--epsilon", 3, "--delta", 1e-4, *words[2:], *options)
+        assert (told.code, told.err.strip().count("\n")) == (2, 0)
+        assert says in told.err
+    assert ledger.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} <= {"ledger.json", "ledger.json.lock"}
+
+
+def test_a_network_that_the_table_cannot_have_is_refused_before_it_is_paid_for(sordino, table, tmp_path) -> None:
+    file, schema = table
+    path = tmp_path / "ledger.json"
+    Ledger(3.0, 1e-3, path=path)
+    told = sordino("search", file, "--schema", schema, *QUICK, "--space", "cnn", "--ledger", path)
+    assert (told.code, told.err.count("\n")) == (2, 1)
+    assert "no images large enough" in told.err
+    assert (Ledger.open(path).plan, Ledger.open(path).entries) == ((), ())
+
+
+def test_a_model_that_was_searched_for_can_be_used(sordino, table, tmp_path) -> None:
+    file, schema = table
+    out = tmp_path / "out"
+    wanted = ("--epsilon", 50, "--delta", 1e-3, "--epochs", 20, "--mean-trials", 1)
+    words = ("tune", file, "--schema", schema, *wanted, "--clips", "1", "--learning-rates", "4", "--out", out)
+    assert sordino(*words).code == 0
+    rows = tmp_path / "rows.csv"  # in another order, with another column, and without the target
+    rows.write_text("b,other,a\n0.05,x,0.95\n0.95,y,0.05\n")
+    assert sordino("predict", out, rows).out.split() == ["yes", "no"]
+    assert sordino("predict", out, rows, "--json").json == {"run": str(out), "predictions": ["yes", "no"]}
+    rows.write_text("a\n0.05\n")
+    for wrong, says in (
+        (("predict", out, rows), "lacks the column 'b'"),
+        (("resume", out), "repeat its command"),
+    ):
+        told = sordino(*wrong)
+        assert (told.code, told.err.count("\n")) == (2, 1)
+        assert says in told.err
+    for name, content, says in (
+        ("model.safetensors", b"", "cannot be read"),
+        ("search.json", b"{}", "cannot be read"),
+        ("workflow.json", b"[]", "cannot be read"),
+        ("search.json", None, "not finished"),
+    ):
+        (out / name).unlink() if content is None else (out / name).write_bytes(content)
+        told = sordino("predict", out, file)
+        assert (told.code, told.err.count("\n")) == (2, 1)
+        assert says in told.err
+
+
+def test_a_network_for_images_that_was_searched_for_can_be_used(sordino, tmp_path) -> None:
+    words = ("tune", "digits", "--epsilon", 50, "--delta", 1e-5, "--epochs", 5, "--mean-trials", 1, "--hidden", 32)
+    chosen = sordino(*words, "--clips", "1", "--learning-rates", "2", "--out", tmp_path / "out", "--json").json
+    test = load("digits").test
+    np.save(tmp_path / "x.npy", test.x)
+    found = sordino("predict", tmp_path / "out", tmp_path / "x.npy").out.split()
+    right = [int(word) == label for word, label in zip(found, test.y, strict=True)]
+    assert np.mean(right) == pytest.approx(chosen["test_accuracy"])
+    assert np.mean(right) > 0.5
+
+
+def test_a_file_may_be_called_like_a_dataset(sordino, table, tmp_path, monkeypatch) -> None:
+    """All commands then take the file, so that they share a ledger about the same records."""
+    from sordino.data import is_named
+
+    monkeypatch.chdir(tmp_path)
+    assert is_named("digits")
+    (tmp_path / "digits").write_text("not a table")
+    assert not is_named("digits")
+    told = sordino("search", "digits", "--schema", table[1], *QUICK)
+    assert (told.code, "digits is not a table" in told.err) == (2, True)

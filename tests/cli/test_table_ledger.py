@@ -136,6 +136,14 @@ def test_a_ledger_with_entries_and_no_binding_is_refused(sordino: Callable[..., 
     assert "put it back" in sordino(*asked("tune", "--ledger", "spent.json", "--out", "out")).err
 
 
+def test_a_table_that_changes_while_it_is_read_is_refused(files: Path) -> None:
+    account = TableLedger(str(files / "table.csv"), 1.0, 1e-5, None, files / "out")
+    drop_a_row(files / "table.csv")
+    with pytest.raises(ValueError, match="another state of that file"):
+        account.opened(files / "out")
+    assert not (files / "out" / "ledger.json").exists()
+
+
 def test_a_named_table_is_bound_by_its_name(files: Path) -> None:
     TableLedger("digits", 1.0, 1e-5, None, None).bind(files / "out")
     TableLedger("digits", 1.0, 1e-5, None, files / "out")

@@ -44,13 +44,17 @@ class Records:
         return cls(dataset.name, dataset.facts, material, test)
 
 
+def check_source(source: str) -> None:
+    if not is_named(source) and not Path(source).exists():
+        raise DataError(f"{source} is neither a file nor a named dataset; `sordino data list` names those")
+
+
 def _dataset(source: str, schema: Schema | None, target: str | None) -> Dataset:
     if is_named(source):
         if schema is not None:
             raise DataError(f"{source} is a named dataset, whose schema is known: leave out --schema")
         return load(source)
-    if not Path(source).exists():
-        raise DataError(f"{source} is neither a file nor a named dataset; `sordino data list` names those")
+    check_source(source)
     if schema is None:
         raise DataError(
             "a table of your own needs the public domains of its columns: give --schema, or --target and a public "

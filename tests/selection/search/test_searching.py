@@ -23,11 +23,13 @@ from sordino.budget import (
 )
 from sordino.data.samplers import PoissonSampler
 from sordino.selection.search import (
+    ConvolutionalSpace,
     Dense,
     DenseLayer,
     DenseSpace,
     GenerationalSearch,
     GeneticSearch,
+    Grid,
     Material,
     RandomSearch,
     TrialTraining,
@@ -277,6 +279,25 @@ def test_a_linear_model_and_clips_of_their_own(tmp_path, material) -> None:
     assert training.plan_of(linear).event == training.plan.event
     assert str(linear) == "linear, learning rate 0.5"
     assert sum(p.numel() for p in linear.build((5,), 2).parameters()) == 12
+
+
+def test_a_winner_on_public_records_is_shown_once(tmp_path, material, question) -> None:
+    shown: list[object] = []
+    asked = question(GenerationalSearch((2.0, 2.0)), noise=None)
+    search(Run.at(tmp_path), asked, material, None, seed=1, on_finding=shown.append)
+    assert len(shown) == len(list((tmp_path / "trials").iterdir()))
+
+
+@pytest.mark.parametrize("ledger", [None, Ledger(1e3, 1e-4)], ids=["public", "private"])
+def test_what_cannot_be_built_is_refused_before_it_is_paid_for(tmp_path, material, question, ledger) -> None:
+    for space, says in (
+        (ConvolutionalSpace(), "no images large enough"),
+        (DenseSpace(widths=((10,), (10, 20_000), (20_000,))), "400,280,062 parameters"),
+        (Grid((Dense((), 0.5), Dense((DenseLayer(10**8),), 0.5))), "parameters"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            search(Run.at(tmp_path), question(RandomSearch(1.0), space=space), material, ledger)
+    assert ledger is None or (ledger.plan, ledger.entries) == ((), ())
 
 
 def test_material_is_checked() -> None:

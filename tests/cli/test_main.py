@@ -1,0 +1,42 @@
+"""How every command ends when it cannot end well."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sordino.cli import main, plan
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("train", "`sordino resume` its folder"),
+        ("resume", "`sordino resume` its folder"),
+        ("tune", "the same `sordino tune` with --out"),
+        ("search", "the same `sordino search` with --out"),
+        ("advise", "the same `sordino advise` with --out"),
+        ("crossover", "the same `sordino crossover` with --out"),
+        ("select", "in the ledger"),
+    ],
+)
+def test_whoever_stops_a_command_is_told_how_to_go_on(
+    sordino: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, command: str, says: str
+) -> None:
+    monkeypatch.setattr(main, "app", lambda **_: 130)
+    outcome = sordino(command, "digits")
+    assert (outcome.code, outcome.err.count("\n")) == (130, 1)
+    assert says in outcome.err
+    assert ("resume" in outcome.err) == (command in ("train", "resume"))
+
+
+@pytest.mark.parametrize("problem", [ValueError, OSError, ArithmeticError])
+def test_a_problem_is_one_line(
+    sordino: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, problem: type[Exception]
+) -> None:
+    def fails(*_: Any) -> None:
+        raise problem("no minimum\nwas found")
+
+    monkeypatch.setattr(plan, "print_recommendation", fails)
+    outcome = sordino("plan", "--recommend", "--n", 100, "--epsilon", 1, "--delta", 1e-5)
+    assert (outcome.code, outcome.err) == (2, "sordino: no minimum was found\n")
