@@ -110,6 +110,8 @@ def _privately(
         sizes = {name: len(each) for name, each in rates.items()}
         if plan.n != n or sizes != {model.name: len(plan.epsilons) for model in plan.models}:
             raise _unreadable(kept)
+        if (plan.models, len(plan.epsilons), plan.repeats) != (models, points, repeats):
+            raise ValueError(f"{out} holds a measurement with other settings: give the same, or another --out")
     else:
         plan = PrivatePlan.calibrated(models, table.schema, n, points, repeats, account.now(), account.epsilon)
         with progress_of("learning rates, on stand-ins") as show:

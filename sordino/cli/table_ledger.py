@@ -157,9 +157,9 @@ def _is_bound(path: Path, table: str) -> bool:
         raise LedgerError(f"{kept} cannot be read: restore it from a backup, do not start a new one") from None
     if not hmac.compare_digest(tag.encode(), _tag(key, table).encode()):
         raise LedgerError(
-            f"the ledger {path} is of another table than {table}, or of another state of that file: its records would "
-            "change parts, and ε would be false. Give the file as it was, or begin anew with another --out: whoever is "
-            "in both then pays both"
+            f"{path} is bound to another table than {table}, or to another state of that file: records would change "
+            "parts, and ε would be false. Give the file as it was, or begin anew with another --out: whoever is in "
+            "both then pays both"
         )
     return True
 

@@ -96,6 +96,8 @@ def test_private_spends_within_one_ledger_and_goes_on(
     assert max(answer["epsilons"]) < 0.6
     again = sordino(*command, "--out", out, "--json").json
     assert again == answer
+    other = sordino(*command, "--repeats", 3, "--out", out)
+    assert (other.code, "other settings" in other.err) == (2, True)
     assert len(Ledger.open(out / "ledger.json").entries) == 16
 
 

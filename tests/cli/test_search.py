@@ -144,8 +144,8 @@ def test_a_model_that_was_searched_for_can_be_used(sordino, table, tmp_path) -> 
     for name, content, says in (
         ("model.safetensors", b"", "cannot be read"),
         ("search.json", b"{}", "cannot be read"),
-        ("workflow.json", b"[]", "cannot be read"),
         ("search.json", None, "not finished"),
+        ("workflow.json", b"[]", "cannot be read"),
     ):
         (out / name).unlink() if content is None else (out / name).write_bytes(content)
         told = sordino("predict", out, file)

@@ -76,6 +76,21 @@ class Settled:
         priced = {"plan": self.plan.to_json(), "noise": to_json(self.noise)}
         run.write_json(WORKFLOW, {"asked": self.asked, **priced, "facts": self.facts.to_json()})
 
+    @classmethod
+    def read(cls, run: Run) -> "Settled | None":
+        """From the folder of a search; None if it is none."""
+        path = run.folder / WORKFLOW
+        if not path.exists():
+            return None
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            asked, noise = dict(content["asked"]), from_json(content["noise"])
+            if isinstance(noise, Laplace | Gaussian):
+                return cls(asked, Plan.from_json(content["plan"]), noise, Facts.from_json(content["facts"]))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            pass
+        raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino")
+
 
 def settled(
     run: Run | None,
@@ -91,12 +106,12 @@ def settled(
     Guarantee: nothing private is read but the number of records, which is public.
     """
     material = records.material
-    begun = None if run is None else _read(run)
+    begun = None if run is None else Settled.read(run)
     asked = {"records": records.name, "public": public.name if public else None, "seed": seed, **wish.to_json()}
+    if run is not None and begun is not None and begun.asked != asked:
+        raise RunError(f"{run.folder} holds a search with other settings: choose another folder with --out")
     if begun is not None:
-        if begun["asked"] != asked:
-            raise RunError(f"{run and run.folder} holds a search with other settings: choose another folder with --out")
-        return Settled(asked, Plan.from_json(begun["plan"]), _score_noise(from_json(begun["noise"])), records.facts)
+        return begun
     if run is not None and (run.started or run.model.exists()):
         raise RunError(f"{run.folder} holds something else than a search: choose another folder with --out")
     check_buildable(wish.space, material.shape, material.classes)
@@ -243,20 +258,3 @@ def claimed(method: Method, training_epsilon: float, validation_size: int) -> fl
         return claimed_random_search(training_epsilon, counts, validation_size)
     except ValueError:
         return None
-
-
-def _read(run: Run) -> dict[str, Any] | None:
-    path = run.folder / WORKFLOW
-    if not path.exists():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return {name: content[name] for name in ("asked", "plan", "noise")}
-    except (OSError, ValueError, TypeError, KeyError):
-        raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
-
-
-def _score_noise(event: Event) -> ScoreNoise:
-    if isinstance(event, Laplace | Gaussian):
-        return event
-    raise RunError("the search's folder names noise for scores that is none")

@@ -1,12 +1,14 @@
 """Searches within a budget: calibrated to it on either part, on public records free, and resumable as they were."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sordino.budget import BudgetExceeded, Composed, Gaussian, Laplace, Ledger, Repeated, cost
+from sordino.budget import BudgetExceeded, Composed, Gaussian, Laplace, Ledger, NonPrivate, Repeated, cost
+from sordino.budget.events import to_json
 from sordino.data import Column, DataError
 from sordino.data.schema import Schema
 from sordino.selection.search import Dense, DenseLayer, GenerationalSearch, GeneticSearch, Grid, Material, RandomSearch
@@ -62,6 +64,11 @@ def test_a_search_states_what_the_whole_cost_and_is_read_again(tmp_path: Path, r
     assert search_within(run, wish, records, Ledger.open(run.ledger)) == result
     with pytest.raises(RunError, match="other settings"):
         search_within(run, replace(wish, settings=replace(SETTINGS, epochs=3)), records, ledger)
+    known = json.loads((tmp_path / "workflow.json").read_text())
+    for damage in ({"plan": {}}, {"noise": {}}, {"asked": 1}, {"facts": None}, {"noise": to_json(NonPrivate())}):
+        (tmp_path / "workflow.json").write_text(json.dumps(known | damage))
+        with pytest.raises(RunError, match="cannot be read"):
+            search_within(run, wish, records, ledger)
 
 
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, records: Records) -> None:
