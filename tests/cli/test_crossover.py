@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger
@@ -205,6 +205,10 @@ CONTENT = st.dictionaries(
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(CONTENT)
+@example({})
+@example({"learning_rates": {"logistic-numeric": [1.0], "linear": [1.0, 1.0]}})
+@example({"learning_rates": {"logistic-numeric": [1.0, 1.0]}})
+@example({"n": 100, "learning_rates": {"logistic-numeric": [1.0, 1.0], "linear": [1.0, 1.0]}})
 def test_damaged_measurements(
     sordino: Callable[..., Any], files: Path, tmp_path: Path, content: dict[str, Any]
 ) -> None:
