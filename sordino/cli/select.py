@@ -23,6 +23,7 @@ from sordino.cli.table_ledger import TableLedger, in_words, told
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
+    from sordino.data import Split
     from sordino.data.schema import Schema
     from sordino.selection.features.selecting import Selection
 
@@ -59,6 +60,7 @@ def select(
 ) -> None:
     """Choose the features of a private table that are worth their noise, and say what the choice cost."""
     from sordino.budget.steps import check_delta_against_n
+    from sordino.data.splits import set_aside
     from sordino.training.run import Run
 
     if size is not None and method in (Method.CFS_GA, Method.PAFS):
@@ -74,11 +76,11 @@ def select(
     _check(method, table.schema, size, share, trials)
     account = TableLedger(file, epsilon, delta, ledger, out)
     _check_room(method, table, account.now(), share, trials, private_bounds)
-    records = table.read()
+    parts = set_aside(table.read())
     # Last, so that what is refused leaves no folder behind.
     folder = Run.create(out, "select").folder if ledger is None else None
     spent = account.opened(folder)
-    chosen = _chosen(method, table.schema, records, spent, size, share, trials, private_bounds)
+    chosen = _chosen(method, table.schema, parts, spent, size, share, trials, private_bounds)
     answer = _answer(method, table.schema, chosen, spent)
     if folder is not None:
         Run(folder).write_json("selection.json", answer)
@@ -119,7 +121,7 @@ def _check_room(
 def _chosen(
     method: Method,
     schema: "Schema",
-    records: Any,
+    parts: tuple["Split", "Split"],
     ledger: "Ledger",
     size: int | None,
     share: float,
@@ -128,7 +130,6 @@ def _chosen(
 ) -> "Selection":
     import numpy as np
 
-    from sordino.data.splits import set_aside
     from sordino.selection.features.attributes import Attributes
     from sordino.selection.features.genetic import random_subset
     from sordino.selection.features.selecting import Selection, goal, select_by_cfs, select_by_pafs
@@ -138,7 +139,6 @@ def _chosen(
         mask = random_subset(len(names), size or 0, np.random.default_rng())
         picked = tuple(name for name, chosen in zip(names, mask, strict=True) if chosen)
         return Selection(mask, picked, None, None, 0, "Drawn blindly: no record was looked at.")
-    parts = set_aside(records)
     if method is Method.PAFS:
         return select_by_pafs(schema, parts, ledger, goal(ledger, share), trials)
     genetic = method is Method.CFS_GA

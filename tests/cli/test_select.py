@@ -136,4 +136,6 @@ def test_what_is_refused_leaves_no_folder(
     assert outcome.code == 2
     assert "row 3001, column 'noise'" in outcome.err
     assert "s3cret" not in outcome.err
+    bad.write_text("copy,noise,number,y\nyes,a,1,0\n")
+    assert "too few" in sordino(*wish((bad, table[1]), "--out", tmp_path / "run")).err
     assert not (tmp_path / "run").exists()
