@@ -190,14 +190,6 @@ class PrivatePlan:
         ]
         return [*((event, what, "train") for event, what in trials), *scores]
 
-    def announce(self, ledger: Ledger) -> None:
-        """What the ledger does not know yet; on a part that was drawn from before, its filter sums up instead."""
-        drawn = {entry.part for entry in ledger.entries}
-        known = {(item.what, item.part) for item in ledger.plan}
-        for event, what, part in self.announcements():
-            if part not in drawn and (what, part) not in known:
-                ledger.announce(event, what, part)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "models": [model.name for model in self.models],
