@@ -89,20 +89,22 @@ def pair_tables(codes: NDArray[np.integer], sizes: tuple[int, ...]) -> Tables:
     """
     check_sizes(sizes)
     starts = np.concatenate(([0], np.cumsum(sizes)))
-    present = (codes >= 0) & (codes < np.array(sizes))
-    indicators = np.zeros((len(codes), int(starts[-1])), dtype=np.float32)
-    rows, attributes = np.nonzero(present)
-    indicators[rows, starts[attributes] + codes[rows, attributes]] = 1
-    # All tables at once: counts in single precision are exact up to 2²⁴ records, so longer tables go in blocks.
-    together = np.zeros((indicators.shape[1],) * 2)
-    for first in range(0, len(codes), _BLOCK):
-        block = indicators[first : first + _BLOCK]
-        together += block.T @ block
+    width = int(starts[-1])
+    # All tables at once, a block of records after another: their indicators take little memory, and counts in single
+    # precision are exact up to 2²⁴ records.
+    together = np.zeros((width, width))
+    length = max(1, min(_MOST_RECORDS, _MOST_INDICATORS // width))
+    for first in range(0, len(codes), length):
+        block = codes[first : first + length]
+        rows, attributes = np.nonzero((block >= 0) & (block < np.array(sizes)))
+        indicators = np.zeros((len(block), width), dtype=np.float32)
+        indicators[rows, starts[attributes] + block[rows, attributes]] = 1
+        together += indicators.T @ indicators
     ranges = [slice(*ends) for ends in pairwise(starts.tolist())]
     return {(a, b): together[ranges[a], ranges[b]].copy() for a, b in combinations(range(len(sizes)), 2)}
 
 
-_BLOCK = 2**16
+_MOST_RECORDS, _MOST_INDICATORS = 2**16, 2**22
 # One table of so many cells would take gigabytes, and its noise would drown anything.
 _MOST_CELLS = 2**26
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
+from sordino.mechanisms import contingency
 from sordino.mechanisms.contingency import PairTables, pair_tables
 from sordino.mechanisms.streams import Streams
 
@@ -28,6 +29,20 @@ def test_counts_are_those_of_numpy():
         expected = np.zeros((sizes[a], sizes[b]))
         np.add.at(expected, (codes[:, a], codes[:, b]), 1)
         np.testing.assert_array_equal(table, expected)
+
+
+def test_records_are_counted_a_block_at_a_time(monkeypatch):
+    sizes = (30, 20, 50)
+    codes = np.random.default_rng(0).integers(-1, 60, (5000, 3))
+    whole = pair_tables(codes, sizes)
+    monkeypatch.setattr(contingency, "_MOST_INDICATORS", 7000)
+    made = []
+    zeros = np.zeros
+    monkeypatch.setattr(np, "zeros", lambda shape, **more: made.append(shape) or zeros(shape, **more))
+    in_blocks = pair_tables(codes, sizes)
+    assert made == [(100, 100), *[(70, 100)] * 71, (30, 100)]
+    for pair, table in whole.items():
+        np.testing.assert_array_equal(in_blocks[pair], table)
 
 
 # Breast Cancer and Adult, label included: NOTES' √45 and √105, and with the label's tables three times as exact.
