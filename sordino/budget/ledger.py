@@ -175,9 +175,9 @@ class Ledger:
             raise ValueError("this ledger has no target ε")
         return max(0.0, self.terms.target_epsilon - self.epsilon(delta))
 
-    def epsilon_if(self, event: Event, part: str = "train") -> float:
+    def epsilon_if(self, event: Event, part: str = "train", delta: float | None = None) -> float:
         """The headline if this event came next: announced while that is possible, else through the filter."""
-        delta = self._delta(None)
+        delta = self._delta(delta)
         together = Composed((self._committed(part), event))
         if self._drawn(part):
             _refuse_exceptions(event)

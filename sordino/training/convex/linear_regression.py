@@ -16,6 +16,7 @@ from sordino.budget.steps import check_delta_against_n
 from sordino.mechanisms.gaussian import clip_rows, gaussian_noise
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.convex.logistic import with_bias
+from sordino.training.convex.plan import price_with, targets_with
 
 Array = NDArray[np.float64]
 _RISK = 0.05
@@ -56,14 +57,18 @@ class LinearPlan:
         ledger: Ledger | None = None,
         adjacency: str = "zero-out",
     ) -> "LinearPlan":
-        """The plan with the least noise that meets the target; with a ledger, after all that it already holds."""
+        """The plan with the least noise that meets the target; with a ledger, after all that it already holds.
+
+        The ledger's adjacency is taken, and its target where it has one.
+        """
         if ledger is not None:
-            target_epsilon = ledger.terms.target_epsilon if target_epsilon is None else target_epsilon
-            target_delta, adjacency = ledger.terms.target_delta, ledger.terms.adjacency
-        if target_epsilon is None or target_delta is None:
-            raise ValueError("give target_epsilon and target_delta, or a ledger that has them")
+            target_epsilon, target_delta, adjacency = targets_with(ledger, target_epsilon, target_delta)
+        if target_epsilon is None:
+            raise ValueError("give target_epsilon, or a ledger that has one")
+        if target_delta is None:
+            raise ValueError("the noise is Gaussian and no pure ε covers it: give target_delta, or a ledger with one")
         check_delta_against_n(target_delta, n)
-        price = None if ledger is None else ledger.epsilon_if
+        price = None if ledger is None else price_with(ledger, target_delta)
         sigma = calibration.noise_multiplier(
             lambda s: Composed((Gaussian(s),) * 3), target_epsilon, target_delta, adjacency, price
         )

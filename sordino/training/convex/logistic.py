@@ -68,7 +68,8 @@ def fit_many(
 
     Weights (subsets, repeats, d+1) of a binary plan, fitted `repeats` times with fresh noise on each feature subset of
     masks (subsets, d); zero outside the subset, the bias last. data_norms gives each subset its own norm in place of
-    the plan's: with the same event, fewer features then have less noise. A row longer than that is refused.
+    the plan's: with the same event, fewer features then have less noise. A row longer than that is refused, but for
+    rounding: up to a millionth more is scaled away, row by row.
     """
     n, width = _check_shapes(x, y)
     if plan.classes != 2:
@@ -84,10 +85,10 @@ def fit_many(
     if not np.isfinite(rows).all():
         raise ValueError("experiments take finite rows only")
     chosen = np.concatenate([masks, np.ones((len(masks), 1), dtype=bool)], axis=1)
-    squares, parts = rows**2, np.array_split(chosen.astype(np.float64), len(chosen) // 64 + 1)
-    longest = np.concatenate([(squares @ part.T).max(axis=0) for part in parts])
-    if (np.sqrt(longest) > norms * (1 + 1e-6)).any():
+    excess = _excess(rows, chosen, norms)
+    if (excess > 1 + 1e-6).any():
         raise ValueError("a row is longer than the norm of its subset: give larger data_norms, or clip the rows")
+    rows /= excess[:, None]
     every = np.repeat(chosen, repeats, axis=0)
     norm = np.repeat(norms, repeats)
     noise = plan.perturbation.objective_noise(generator, every)
@@ -116,6 +117,15 @@ def _check_shapes(x: Vectors, y: NDArray[np.integer]) -> tuple[int, int]:
     if x.ndim != 2 or y.shape != (len(x),) or len(x) == 0:
         raise ValueError(f"expected vectors (n, d) and n labels, not {x.shape} and {y.shape}")
     return len(x), x.shape[1] + 1
+
+
+def _excess(rows: Array, chosen: NDArray[np.bool_], norms: Array) -> Array:
+    """How many times as long as allowed each row is in the subset where it is the longest; 1 where it is nowhere."""
+    squares, most = rows**2, np.ones(len(rows))
+    parts = len(chosen) // 64 + 1
+    for part, own in zip(np.array_split(chosen, parts), np.array_split(norms, parts), strict=True):
+        np.maximum(most, (squares @ (part.T / own**2)).max(axis=1, initial=0.0), out=most)
+    return np.sqrt(most)
 
 
 def _positive_sums(rows: Array, y: NDArray[np.integer], classes: int) -> Array:

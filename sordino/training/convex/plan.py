@@ -10,8 +10,8 @@ checked. The rule is the larger of the two; it comes from public benchmarks and 
 import math
 from dataclasses import dataclass
 
-from sordino.budget import Event, Gaussian, Ledger, Repeated, calibration, cost
-from sordino.budget.events import Adjacency, check_adjacency
+from sordino.budget import Event, Gaussian, Ledger, Pure, Repeated, calibration, cost
+from sordino.budget.events import Adjacency, check_adjacency, composed, exceptions, leaves
 from sordino.budget.steps import check_delta_against_n
 from sordino.training.convex.perturbations import GaussianObjective, GaussianOutput, Perturbation, PureObjective
 from sordino.training.convex.solver import least_tolerance
@@ -64,15 +64,17 @@ class LogisticPlan:
     ) -> "LogisticPlan":
         """Objective perturbation with the least noise that meets the target; pure ε where there is no δ.
 
-        `width` is the number of features, `n` that of records. With a ledger, what it holds counts too, and its target
-        and adjacency are taken; its δ buys Gaussian noise.
+        `width` is the number of features, `n` that of records. With a ledger, what it holds counts too, its adjacency
+        is taken, and its target where it has one; a δ buys Gaussian noise. Pure ε is what the ledger holds, all of it
+        pure, and this fit added up.
         """
         if ledger is not None:
-            target_epsilon = ledger.terms.target_epsilon if target_epsilon is None else target_epsilon
-            target_delta, adjacency = ledger.terms.target_delta, ledger.terms.adjacency
+            target_epsilon, target_delta, adjacency = targets_with(ledger, target_epsilon, target_delta)
         epsilon, relation = _checked(n, width, target_epsilon, target_delta), check_adjacency(adjacency)
         _check_shape(data_norm, ridge, classes)
         releases = 1 if classes == 2 else classes
+        if target_delta is None and ledger is not None:
+            epsilon = _pure_left(ledger, epsilon)
         least = releases / epsilon
         perturbation: Perturbation
         if target_delta is None:
@@ -81,7 +83,7 @@ class LogisticPlan:
             ridge = _ridge(least, rate, n, width) if ridge is None else ridge
             perturbation = PureObjective.calibrated(share, ridge, relation)
         else:
-            price = None if ledger is None else ledger.epsilon_if
+            price = None if ledger is None else price_with(ledger, target_delta)
             terms = (epsilon, target_delta, relation, price)
             rough = calibration.noise_multiplier(lambda s: Repeated(Gaussian(s), releases), *terms)
             chosen = _ridge(least, GaussianObjective(rough), n, width) if ridge is None else ridge
@@ -107,13 +109,12 @@ class LogisticPlan:
     ) -> "LogisticPlan":
         """Gaussian noise on the minimiser; it needs several times the ridge, and its weights say less for it."""
         if ledger is not None:
-            target_epsilon = ledger.terms.target_epsilon if target_epsilon is None else target_epsilon
-            target_delta, adjacency = ledger.terms.target_delta, ledger.terms.adjacency
+            target_epsilon, target_delta, adjacency = targets_with(ledger, target_epsilon, target_delta)
         epsilon, relation = _checked(n, width, target_epsilon, target_delta), check_adjacency(adjacency)
         if target_delta is None:
             raise ValueError("Gaussian noise on the minimiser needs a target_delta")
         _check_shape(data_norm, ridge, classes)
-        price = None if ledger is None else ledger.epsilon_if
+        price = None if ledger is None else price_with(ledger, target_delta)
         releases = 1 if classes == 2 else classes
         sigma = calibration.noise_multiplier(
             lambda s: Repeated(Gaussian(s), releases), epsilon, target_delta, relation, price
@@ -131,6 +132,34 @@ class LogisticPlan:
     def epsilon(self, delta: float) -> float:
         """ε of this plan alone; a ledger's ε covers the whole workflow."""
         return cost(self.event, delta, self.adjacency).epsilon
+
+
+def targets_with(
+    ledger: Ledger, target_epsilon: float | None, target_delta: float | None
+) -> tuple[float | None, float | None, str]:
+    """ε, δ and adjacency to plan for: the ledger's δ goes before one that is given, its ε after."""
+    terms = ledger.terms
+    epsilon = terms.target_epsilon if target_epsilon is None else target_epsilon
+    return epsilon, target_delta if terms.target_delta is None else terms.target_delta, terms.adjacency
+
+
+def price_with(ledger: Ledger, delta: float) -> calibration.Price:
+    """ε at this δ of all that the ledger holds and an event after it."""
+    return lambda event: ledger.epsilon_if(event, delta=delta)
+
+
+def _pure_left(ledger: Ledger, target: float) -> float:
+    """What the records that are trained on have left of a pure ε, which adds up whatever was chosen when."""
+    held = [item.event for item in ledger.plan if item.part == "train"]
+    held += [entry.reserved for entry in ledger.entries if entry.part == "train" and not entry.planned]
+    counts = leaves(composed(held))
+    pure = {event: count for event, count in counts.items() if isinstance(event, Pure)}
+    if len(pure) < len(counts) or exceptions(composed(held)):
+        raise ValueError("the ledger holds what no pure ε covers: give a target_delta")
+    spent = sum(count * event.epsilon for event, count in pure.items())
+    if spent >= target:
+        raise calibration.OutOfReach(f"ε={spent:.4g} is spent already and the target is {target:g}: nothing is left")
+    return (target - spent) * (1 - 1e-12)
 
 
 def _checked(n: int, width: int, target_epsilon: float | None, target_delta: float | None) -> float:

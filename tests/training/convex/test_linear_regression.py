@@ -87,8 +87,21 @@ def test_charged_first_and_bad_input_is_refused():
     for bad in ((0.0, (0.0, 1.0), 1.0), (1.0, (1.0, 1.0), 1.0), (1.0, (0.0, math.inf), 1.0), (1.0, (0.0, 1.0), 0.0)):
         with pytest.raises(ValueError, match=r"."):
             LinearPlan(*bad)
+    asked = {"n": 10, "data_norm": 1.0, "target_range": (0.0, 1.0)}
     with pytest.raises(ValueError, match="target_epsilon"):
-        LinearPlan.calibrated(n=10, data_norm=1.0, target_range=(0.0, 1.0))
+        LinearPlan.calibrated(**asked)
+    with pytest.raises(ValueError, match="Gaussian and no pure ε covers it: give target_delta"):
+        LinearPlan.calibrated(**asked, target_epsilon=1.0, ledger=Ledger())
+
+
+def test_a_ledger_without_a_target_leaves_the_given_one_and_counts_what_it_holds():
+    ledger = Ledger()
+    ledger.spend(Gaussian(5.0), "before")
+    plan = LinearPlan.calibrated(
+        n=1000, data_norm=1.0, target_range=(0.0, 1.0), target_epsilon=3.0, target_delta=1e-5, ledger=ledger
+    )
+    assert 2.99 < ledger.epsilon_if(plan.event, delta=1e-5) <= 3.0
+    assert plan.epsilon(1e-5) < 2.7
 
 
 @settings(max_examples=30, deadline=None)

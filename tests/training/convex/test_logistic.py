@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sordino.budget import BudgetExceeded, Ledger, Repeated, UnsupportedEvent
+from sordino.budget import BudgetExceeded, Except, Gaussian, Ledger, Pure, Repeated, UnsupportedEvent
 from sordino.budget.calibration import OutOfReach
+from sordino.budget.events import leaves
 from sordino.mechanisms.streams import Streams, secret_from_seed
 from sordino.training.convex import (
     GaussianObjective,
@@ -19,8 +20,10 @@ from sordino.training.convex import (
     data_norm,
     fit_logistic,
     fit_many,
+    logistic,
     predict,
     scores,
+    solver,
 )
 
 
@@ -184,6 +187,55 @@ def test_plans_follow_the_ledger_and_say_what_is_wrong():
         LogisticPlan.calibrated(**good | {"adjacency": "replace-one"})
     with pytest.raises(ValueError, match="needs a target_delta"):
         LogisticPlan.output_perturbed(**good | {"target_delta": None})
+
+
+def test_a_ledger_without_a_target_leaves_the_given_one():
+    asked = {"n": 1000, "width": 5, "data_norm": 2.0, "target_epsilon": 3.0}
+    ledger = Ledger()
+    ledger.spend(Gaussian(5.0), "before")
+    for make in (LogisticPlan.calibrated, LogisticPlan.output_perturbed):
+        plan = make(**asked, target_delta=1e-5, ledger=ledger)
+        assert not isinstance(plan.perturbation, PureObjective)
+        # What the ledger holds counts too, by its filter.
+        assert 2.99 < ledger.epsilon_if(plan.event, delta=1e-5) <= 3.0
+        assert plan.epsilon(1e-5) < 2.7
+    kept = LogisticPlan.calibrated(**asked, target_delta=1e-5, ledger=Ledger(9.0, 1e-7))
+    assert 2.99 < kept.epsilon(1e-7) <= 3.0
+
+
+def test_pure_epsilon_adds_up_with_what_the_ledger_holds():
+    asked = {"n": 1000, "width": 5, "data_norm": 2.0, "target_epsilon": 1.0}
+    for classes in (2, 3):
+        ledger = Ledger(planned=[(Pure(0.1), "announced"), (Pure(5.0), "of other records", "validation")])
+        ledger.spend(Repeated(Pure(0.1), 2), "before")
+        ledger.spend(Pure(0.2), "not announced")
+        plan = LogisticPlan.calibrated(**asked, classes=classes, ledger=ledger)
+        assert sum(count * event.epsilon for event, count in leaves(plan.event).items()) == pytest.approx(0.5)
+    ledger.spend(Pure(0.5), "the rest")
+    with pytest.raises(OutOfReach, match="nothing is left"):
+        LogisticPlan.calibrated(**asked, ledger=ledger)
+    for event in (Gaussian(5.0), Except(Pure(0.1), 1e-9)):
+        mixed = Ledger(planned=[(event, "not pure")])
+        with pytest.raises(ValueError, match="no pure ε covers: give a target_delta"):
+            LogisticPlan.calibrated(**asked, ledger=mixed)
+
+
+def test_rows_a_rounding_too_long_are_scaled_down_to_the_norm(monkeypatch):
+    seen = []
+
+    def minimise(rows, *rest):
+        seen.append(rows)
+        return solver.minimise(rows, *rest)
+
+    monkeypatch.setattr(logistic, "minimise", minimise)
+    x = np.array([[1.000001, 0.0], [0.5, 0.5], [1.0, 0.5]])
+    masks = np.array([[True, False], [False, True]])
+    plan = LogisticPlan(math.sqrt(2), 1.0, GaussianObjective(1.0))
+    fit_many(x, np.array([0, 1, 1]), masks, plan, 1, np.random.default_rng(0))
+    (rows,) = seen
+    assert (np.linalg.norm(rows[:, [0, 2]], axis=1) <= math.sqrt(2) * (1 + 1e-15)).all()
+    assert rows[0, 0] / rows[0, 2] == pytest.approx(x[0, 0], rel=1e-15)
+    assert np.array_equal(rows[1:], [[0.5, 0.5, 1.0], [1.0, 0.5, 1.0]])
 
 
 def test_a_tolerance_that_floating_point_cannot_meet_is_refused_before_anything_is_read():
