@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import inf, sqrt
 from statistics import mean, stdev
 from typing import Any, TypeVar
 
@@ -12,9 +12,15 @@ from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.networks import NETWORKS
 from sordino.papers.privacy_aware.trials import NetworkTrial, repeated, run
 from sordino.papers.records import Cell, Series
+from sordino.selection.crossover import crossover
 
 _T = TypeVar("_T")
 PAPER = "privacy-aware"
+CROSSOVER_SEEDS = 5
+DEFINITION_2 = (
+    "Crossovers are by Definition 2 on the means, interpolated in log ε; 0 and ∞ stand for below and above all ε here. "
+    "Their intervals are of 95 %, and the verdicts follow from them alone"
+)
 LEVEL = 0.95
 _TUNING_SHARE, _HELD_OUT = 0.25, 0.1
 _MOST_TUNING_EPOCHS, _MOST_HELD_OUT = 20, 5000
@@ -59,6 +65,39 @@ class Interval:
 
 def scores(results: Sequence[dict[str, Any]]) -> Interval:
     return Interval.of([result["score"] for result in results])
+
+
+Scored = dict[float, list[float]]
+"""The scores of every seed at each ε."""
+
+
+def points_of(scored: Scored) -> list[tuple[float, Interval]]:
+    return [(epsilon, Interval.of(values)) for epsilon, values in scored.items()]
+
+
+def crossing(simple: Scored, complex_: Scored, names: tuple[str, str] = ("the simple network", "the complex")) -> str:
+    """The crossover of Definition 2 with its interval, and what that interval, not the means, shows."""
+    budgets = sorted(simple)
+    if min(len(values) for scored in (simple, complex_) for values in scored.values()) < 2:
+        return "one seed has no interval"
+    found = crossover(budgets, [simple[e] for e in budgets], [complex_[e] for e in budgets], LEVEL)
+    ahead, overtaken = found.low > 0, found.high < inf
+    if found.low == inf:
+        shown = f"{names[0]} is ahead even at ε={budgets[-1]:g}"
+    elif found.high == 0:
+        shown = f"{names[1]} is ahead from ε={budgets[0]:g} on"
+    else:
+        shown = (
+            f"that {names[0]} is ahead at first {'shows' if ahead else 'does not show'}, that {names[1]} overtakes "
+            f"{'shows' if overtaken else 'does not'}"
+        )
+    ends = " to ".join(_crossing_at(end) for end in (found.low, found.high))
+    return f"crossover at ε of {_crossing_at(found.epsilon)} ({LEVEL:.0%} interval {ends}): {shown}"
+
+
+def _crossing_at(epsilon: float) -> str:
+    """0 and ∞ stand for a crossover below and above all ε that were tried."""
+    return "∞" if epsilon == inf else f"{epsilon:.2g}"
 
 
 def tuned(experiment: Experiment, trial: NetworkTrial, rates: Sequence[float]) -> NetworkTrial:

@@ -1,15 +1,16 @@
 """Verdicts follow from the trials: shown only where intervals do not overlap, and not from one seed."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from sordino.papers.experiment import Experiment
-from sordino.papers.privacy_aware import comparing
-from sordino.papers.privacy_aware.comparing import Comparison, Interval, grid, tuned
-from sordino.papers.privacy_aware.crossings import crossover
+from sordino.papers.privacy_aware import comparing, crossings, frozen_layers
+from sordino.papers.privacy_aware.comparing import Comparison, Interval, crossing, grid, tuned
+from sordino.papers.privacy_aware.networks import RWT
 from sordino.papers.privacy_aware.sample_size import first_step, fitted
 from sordino.papers.privacy_aware.trials import NetworkTrial
 
@@ -62,16 +63,48 @@ def test_rates_are_chosen_on_held_out_records_with_the_trials_noise(monkeypatch:
     assert grid(Experiment(), TRIAL, (0.2,)) == {0.2: 1.0}
 
 
-def _points(*means: float) -> list[tuple[float, Interval]]:
-    return [(10.0**place, Interval(value, None)) for place, value in enumerate(means)]
+def _scored(spread: float, *means: float) -> dict[float, list[float]]:
+    """Five seeds at 1, 10, 100 …"""
+    around = spread * np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    return {10.0**place: (value + around).tolist() for place, value in enumerate(means)}
 
 
-def test_crossovers_are_read_off_the_means() -> None:
-    simple = _points(0.5, 0.6, 0.7)
-    assert crossover(_points(0.4, 0.5, 0.8), simple) == "the complex network overtakes between ε=10 and 100"
-    assert crossover(_points(0.4, 0.5, 0.6), simple) == "the simple network is ahead even at ε=100"
-    assert crossover(_points(0.6, 0.7, 0.8), simple) == "the complex network is ahead from ε=1 on"
-    assert crossover(_points(0.6, 0.5, 0.8), simple) == "the complex network overtakes between ε=10 and 100"
+def test_crossovers_are_judged_by_their_intervals() -> None:
+    simple, late, never, always = (0.5, 0.6, 0.7), (0.4, 0.5, 0.8), (0.4, 0.5, 0.6), (0.6, 0.7, 0.8)
+
+    def said(spread: float, means: tuple[float, ...]) -> str:
+        return crossing(_scored(spread, *simple), _scored(spread, *means))
+
+    assert said(1e-3, late).startswith("crossover at ε of 32 (95% interval 3")
+    assert said(1e-3, late).endswith("is ahead at first shows, that the complex overtakes shows")
+    assert said(1e-3, never).endswith("at ε of ∞ (95% interval ∞ to ∞): the simple network is ahead even at ε=100")
+    assert said(1e-3, always).endswith("at ε of 0 (95% interval 0 to 0): the complex is ahead from ε=1 on")
+    # The same means, too uncertain for a verdict.
+    assert said(0.5, late).startswith("crossover at ε of 32 (95% interval 0 to ∞)")
+    assert said(0.5, late).endswith("is ahead at first does not show, that the complex overtakes does not")
+    assert crossing({1.0: [0.5]}, {1.0: [0.6]}) == "one seed has no interval"
+
+
+def test_a_figure_of_crossovers_has_seeds_enough_for_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def repeated(_: Any, trial: NetworkTrial, seeds: int) -> list[dict[str, Any]]:
+        asked.append(seeds)
+        ahead = 0.1 * ("PAW" in trial.network or RWT in trial.network) * (float(trial.epsilon or 0) < 2)
+        plan = {"noise_multiplier": 1.0}
+        return [
+            {"score": 0.8 + ahead + 1e-3 * seed, "plan": plan, "epsilon": 1.0, "learning_rate": 0.1}
+            for seed in range(seeds)
+        ]
+
+    for module in (crossings, frozen_layers):
+        monkeypatch.setattr(module, "repeated", repeated)
+    monkeypatch.setattr(comparing, "grid", lambda experiment, trial, rates: dict.fromkeys(rates, 0.5))
+    for item in (crossings.figure_7, crossings.figure_8, frozen_layers.figure_10):
+        record = item(Experiment())
+        assert "crossover at ε of" in record.notes[0]
+        assert "95% interval" in record.notes[0]
+    assert set(asked) == {5}
 
 
 def test_the_first_step_and_the_fit() -> None:
