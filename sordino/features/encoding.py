@@ -97,6 +97,29 @@ class CentredOneHot(Feature):
         return column.bounds is not None and column.name not in self.cuts
 
 
+def neutral_cuts(columns: Sequence[Column], bins: int = 10) -> dict[str, tuple[float, ...]]:
+    """Cuts of every column of numbers into bins of equal width, from its public bounds alone.
+
+    Where numbers from zero up span a factor of a thousand or more, as amounts do, the widths are equal in log(1 + x):
+    most records of such a column would else lie in the first bin.
+    """
+    if bins < 2:
+        raise DataError(f"cuts make at least 2 bins, not {bins}")
+    found: dict[str, tuple[float, ...]] = {}
+    for column in columns:
+        if column.bounds is not None:
+            low, high = column.bounds
+            if low >= 0 and high >= _LONG * max(low, 1.0):
+                edges = np.expm1(np.linspace(np.log1p(low), np.log1p(high), bins + 1))
+            else:
+                edges = np.linspace(low, high, bins + 1)
+            found[column.name] = tuple(edges[1:-1].tolist())
+    return found
+
+
+_LONG = 1000.0
+
+
 def _refuse_missing(columns: Sequence[Column], table: "pd.DataFrame") -> None:
     missing = [column.name for column in columns if column.name not in table]
     if missing:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.data import Column, DataError
-from sordino.features.encoding import CentredOneHot, OneHot, Scaled
+from sordino.features.encoding import CentredOneHot, OneHot, Scaled, neutral_cuts
 
 COLUMNS = (Column("age", bounds=(0, 100)), Column("colour", categories=("red", "green", "blue")))
 
@@ -67,3 +67,22 @@ def test_cuts_that_cannot_be_are_refused(cuts: dict[str, tuple[float, ...]]) -> 
         CentredOneHot(COLUMNS, cuts)
     with pytest.raises(DataError, match="lacks the column colour"):
         CentredOneHot(COLUMNS, {"age": (1.0,)})(pd.DataFrame({"age": [1.0]}))
+
+
+def test_neutral_cuts_follow_from_the_bounds_alone() -> None:
+    columns = [
+        Column("age", bounds=(0, 100)),
+        Column("gain", bounds=(0, 9999)),
+        Column("height", bounds=(1200, 2200)),
+        Column("balance", bounds=(-1e6, 1e6)),
+        Column("colour", ("red", "blue")),
+    ]
+    cuts = neutral_cuts(columns, 4)
+    assert list(cuts) == ["age", "gain", "height", "balance"]
+    assert cuts["age"] == (25, 50, 75)
+    assert cuts["gain"] == pytest.approx((9, 99, 999))
+    assert cuts["height"] == (1450, 1700, 1950)
+    assert cuts["balance"] == (-5e5, 0, 5e5)
+    CentredOneHot(columns, cuts)
+    with pytest.raises(DataError, match="at least 2 bins"):
+        neutral_cuts(columns, 1)

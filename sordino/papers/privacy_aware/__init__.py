@@ -15,6 +15,7 @@ from sordino.papers.privacy_aware import (
     noise,
     one_hot,
     other_tasks,
+    ridges,
     sample_size,
     search_tables,
 )
@@ -50,6 +51,7 @@ ITEMS: dict[str, Item] = {
     "figure-12": crossings.figure_12,
     "appendix-e": other_tasks.appendix_e,
     "adult-best": adult_best.adult_best,
+    "ridges": ridges.ridges,
 }
 
 __all__ = ["ITEMS", "PAPER"]

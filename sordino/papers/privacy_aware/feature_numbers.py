@@ -11,6 +11,8 @@ from sordino.papers.privacy_aware.comparing import PAPER, Interval, line, some
 from sordino.papers.privacy_aware.subsets import (
     PURE,
     REGIMES,
+    RIDGE_TUNED,
+    SELECTION_TUNED,
     WHAT_REGIMES_ARE,
     Benchmark,
     Regime,
@@ -136,7 +138,7 @@ def _figure(experiment: Experiment, figure: Figure) -> Record:
             f"{100 * mean(frequent):.1f} % of the test records are of the most frequent class",
         ],
         experiment.pick(f"{len(sizes)} sizes and {len(splits) * repeats} fits for each, not 1,000", None),
-        "Nothing is tuned: ridge and noise follow from n, the number of features and ε",
+        f"{RIDGE_TUNED}; {SELECTION_TUNED}",
         *("features", "test accuracy, %", "x"),
         series,
     )

@@ -8,7 +8,9 @@ import numpy as np
 from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import PAPER, Interval, some
 from sordino.papers.privacy_aware.subsets import (
+    PLAIN_RIDGE,
     PURE,
+    RIDGE_TUNED,
     UNCOUNTED,
     Benchmark,
     Regime,
@@ -26,6 +28,8 @@ _THEIRS = {
     "without": ("65.93 ± 5.36", "65.50 ± 4.73", "64.33 ± 4.47", "57.86 ± 16.64", "50.58 ± 23.98"),
     "with": ("69.65 ± 3.33", "66.13 ± 4.48", "59.03 ± 9.81", "50.98 ± 16.06", "50.07 ± 17.26"),
 }
+_HARDLY_ANY = 0.01
+"""A ridge with which even a capital gain, next to nothing when scaled to its bounds, gets its weight."""
 _REPEATS = {"without": 1000, "with": 400}
 _DROPPED = ("fnlwgt",)
 _KEPT = ("sex",)
@@ -48,8 +52,12 @@ def table_16(experiment: Experiment) -> Record:
             verdicts.append((epsilon, without, encoded))
             rows.append([*row, 100 * (encoded.mean - without.mean)])
         said.append(f"{label}: {crossing(verdicts)}")
-    plain = _plain(experiment)
-    rows.append(["without privacy", None, "84.44", f"{plain[0]:.2f}", None, "84.85", f"{plain[1]:.2f}", None, plain[2]])
+    plainly = {ridge: _plain(experiment, ridge) for ridge in (PLAIN_RIDGE, _HARDLY_ANY)}
+    for ridge, plain in plainly.items():
+        papers: tuple[Cell, Cell] = ("84.44", "84.85") if ridge == PLAIN_RIDGE else (None, None)
+        label = f"without privacy, ridge {ridge:g}"
+        rows.append([label, None, papers[0], f"{plain[0]:.2f}", None, papers[1], f"{plain[1]:.2f}", None, plain[2]])
+    weak, strong = (plain[0] for plain in plainly.values())
     return Record(
         PAPER,
         "table-16",
@@ -61,6 +69,9 @@ def table_16(experiment: Experiment) -> Record:
         rows,
         [
             *said,
+            f"Without privacy and categories PAW has 84.44 %, ours {weak:.2f} % with the ridge of PAW's library and "
+            f"{strong:.2f} % with hardly any: the scale of our numbers is not why, and no linear model of these "
+            "features that we tried comes near PAW's figure",
             "PAW's pure ε is for a replaced record, as here; (ε, 1e-5) is ours, Gaussian and for a record zeroed out. "
             "Nothing is selected, so that ε is that of the whole workflow",
             "Without: the five numbers but fnlwgt, and the two indicators of sex, which makes PAW's seven features. "
@@ -69,7 +80,7 @@ def table_16(experiment: Experiment) -> Record:
             "records are of the most frequent class",
         ],
         experiment.pick(f"{_REPEATS['with']} fits with one-hot, not 1,000", None),
-        "Nothing is tuned: ridge and noise follow from n, the number of features and ε",
+        RIDGE_TUNED,
     )
 
 
@@ -105,7 +116,7 @@ def _accuracies(experiment: Experiment, way: str, regime: Regime, epsilon: float
     return list(measured(experiment, words, compute)["accuracies"])
 
 
-def _plain(experiment: Experiment) -> tuple[float, float, float]:
+def _plain(experiment: Experiment, ridge: float) -> tuple[float, float, float]:
     table = benchmark("adult", 0, experiment.quick)
-    without, encoded = 100 * table.plain_accuracies(np.stack([few_columns(table), table.every[0]]))
+    without, encoded = 100 * table.plain_accuracies(np.stack([few_columns(table), table.every[0]]), ridge)
     return float(without), float(encoded), float(encoded - without)

@@ -1,7 +1,6 @@
 """PAFS' fitness for a table with two classes: the noisy validation accuracy of private logistic regressions."""
 
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from sordino.selection.features.genetic import Fitness, Scores
 from sordino.selection.features.merit import Mask
 from sordino.selection.features.pafs import Trial
 from sordino.training.convex import GaussianObjective, LogisticPlan, data_norm, fit_many, scores
-from sordino.training.convex.plan import RIDGE_PER_NOISE
+from sordino.training.convex.plan import noise_ridge
 from sordino.training.convex.solver import least_tolerance
 
 Vectors = NDArray[Any]
@@ -49,7 +48,7 @@ class LogisticTrials:
 
         def planned(sigma: float) -> LogisticPlan:
             noise = GaussianObjective(sigma)
-            ridge = RIDGE_PER_NOISE * noise.expected_norm(width + 1) / sqrt(n)
+            ridge = noise_ridge(noise, n, width)
             least = least_tolerance(n, width + 1, ridge, 10 * noise.expected_norm(width + 1))
             return LogisticPlan(data_norm(attributes), ridge, noise, max(1e-6, 4 * least), adjacency=adjacency)
 

@@ -7,13 +7,19 @@ import numpy as np
 import pytest
 
 from sordino.budget import Composed, Repeated, cost
+from sordino.budget.selection import best_of_random
+from sordino.data.schema import Schema
+from sordino.features.encoding import neutral_cuts
 from sordino.papers.experiment import Experiment
-from sordino.papers.privacy_aware import adult_best, feature_methods, feature_sgd
+from sordino.papers.privacy_aware import adult_best, feature_methods, feature_sgd, ridges
 from sordino.papers.privacy_aware.comparing import Interval
 from sordino.papers.privacy_aware.feature_methods import charged_search
 from sordino.papers.privacy_aware.feature_numbers import best_size, claimed, phenomenon
+from sordino.papers.privacy_aware.inputs import loaded
 from sordino.papers.privacy_aware.one_hot import crossing, few_columns
-from sordino.papers.privacy_aware.subsets import DELTA, benchmark, generator_of
+from sordino.papers.privacy_aware.ridges import FOUND
+from sordino.papers.privacy_aware.subsets import DELTA, PURE, UNCOUNTED, benchmark, budgeted, generator_of
+from sordino.training import convex
 
 FEW_WIN = {1: [0.7, 0.72], 5: [0.8, 0.81], 10: [0.75, 0.765]}
 MANY_WIN = {1: [0.7, 0.72], 5: [0.8, 0.81], 10: [0.85, 0.861]}
@@ -74,12 +80,85 @@ def test_a_search_never_looks_at_test_records() -> None:
     assert (len(x), len(held)) == (153, 38)
 
 
-@pytest.mark.parametrize("name", [name for name in adult_best.candidates() if name.startswith("logistic")])
+def test_a_subset_is_scored_with_the_ridge_of_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = benchmark("breast-cancer")
+    seen: dict[int, float] = {}
+    fit = convex.fit_many
+
+    def noted(x: Any, y: Any, masks: Any, plan: Any, *rest: Any) -> Any:
+        seen.update({int(width): plan.ridge for width in masks.sum(axis=1)})
+        return fit(x, y, masks, plan, *rest)
+
+    monkeypatch.setattr(feature_methods, "fit_many", noted)
+    masks = np.arange(table.features) < np.array([[3], [20], [3], [43]])
+    found = feature_methods._exact_fitness(table, 1.0, generator_of("noise"))(masks)
+    assert found.shape == (4,)
+    assert seen == {width: budgeted(PURE, 153, width, 1.0).plan.ridge for width in (3, 20, 43)}
+    assert seen[3] < seen[20] < seen[43]
+
+
+def test_the_best_few_are_scored_again_and_the_best_mean_wins() -> None:
+    lucky, good, poor = (np.arange(4) == place for place in range(3))
+    means = {lucky.tobytes(): 0.6, good.tobytes(): 0.8, poor.tobytes(): 0.9}
+
+    def fitness(masks: Any) -> Any:
+        return np.array([means[mask.tobytes()] for mask in masks])
+
+    noted: list[tuple[float, Any]] = []
+    feature_methods._noted(fitness, noted)(np.stack([good, lucky]))
+    assert [score for score, _ in noted] == [0.8, 0.6]
+    ranked = [(0.99, lucky), (0.95, good), (0.5, poor)]
+    effort = feature_methods.Effort(finalists=2, rescores=3)
+    assert feature_methods._scored_again(fitness, ranked, effort).tobytes() == good.tobytes()
+
+
+def test_whether_a_search_found_anything_is_said_of_the_intervals() -> None:
+    def said(*signs: str) -> str:
+        return feature_methods._found_anything({10.0**place: each for place, each in enumerate(signs)})
+
+    apart = "not apart from 0"
+    assert said("above 0", "above 0", apart).endswith("nowhere: it found more than chance does")
+    assert "at 2 of 3 budgets (ε=1, 10)" in said("above 0", "above 0", apart)
+    assert said(apart, "above 0", "below 0").endswith("below them at ε=100: it found next to nothing")
+    assert said(*["above 0"] * 2, *[apart] * 3).endswith("it found little")
+
+
+ENCODINGS = {
+    name: learn
+    for name, learn in (adult_best.candidates() | adult_best.counted()).items()
+    if isinstance(learn, adult_best.Logistic)
+}
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
 def test_no_row_of_a_candidate_is_longer_than_its_norm(name: str) -> None:
-    learn: Any = adult_best.candidates()[name]
-    x, held, norm = learn.encoded(*adult_best._parts(True))
+    x, held, norm = ENCODINGS[name].encoded(*adult_best._parts(True))
     for part in (x, held):
         assert (np.sqrt((part**2).sum(axis=1) + 1) <= norm * (1 + 1e-6)).all()
+
+
+def test_what_is_fixed_in_advance_follows_from_the_documentation() -> None:
+    schema = Schema.of(loaded("adult").facts)
+    fixed = adult_best.counted()[adult_best.IN_ADVANCE]
+    assert isinstance(fixed, adult_best.Logistic)
+    assert fixed.columns == schema.columns
+    assert fixed.cuts == neutral_cuts(schema.columns)
+    learns = list(adult_best.counted().values())
+    chosen = [learn for learn in learns if isinstance(learn, adult_best.ChosenLogistic)]
+    for encoding in (*chosen[0].encodings, *(learn for learn in learns if isinstance(learn, adult_best.Logistic))):
+        assert encoding.ridge == FOUND  # found on made-up tables
+        assert encoding.cuts in ({}, fixed.cuts)
+
+
+def test_a_charged_choice_pays_for_its_dearest_encoding_within_the_target() -> None:
+    plans, training, score = adult_best.chosen_plans(2000, ((60, 3.0), (10, 2.0)), 1.0)
+    for event in (*(plan.event for plan in plans), score):
+        assert cost(best_of_random(event, 5.0), DELTA).epsilon <= 1.0
+    assert training == plans[1].event
+    assert plans[1].ridge < plans[0].ridge
+    outcome = adult_best.ChosenLogistic(tuple(ENCODINGS.values())[:2])(*adult_best._parts(True), 1.0, 3, "noise")
+    assert 0.95 < outcome.epsilon <= 1.0
+    assert len(outcome.accuracies) == 3
 
 
 def test_the_best_model_is_chosen_by_held_out_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,10 +167,26 @@ def test_the_best_model_is_chosen_by_held_out_records(monkeypatch: pytest.Monkey
     def measure(_: Any, name: str, learn: Any, epsilon: float, repeats: int, validate: bool) -> dict[str, Any]:
         asked.append((name, validate))
         good = ("numbers in bins" in name) == validate
-        return {"accuracies": [0.8 + 0.1 * good, 0.81 + 0.1 * good], "epsilon": epsilon}
+        return {"accuracies": [0.8 + 0.1 * good, 0.81 + 0.1 * good], "epsilon": epsilon, "accountant": "pld"}
 
     monkeypatch.setattr(adult_best, "_measure", measure)
     record = adult_best.adult_best(Experiment())
-    chosen = [row[1] for row in record.rows if row[-1] == "chosen"]
+    chosen = [row[2] for row in record.rows if row[-1] == "chosen"]
     assert chosen == ["logistic, all columns, centred, numbers in bins"] * 2
-    assert {name for name, validate in asked if not validate} == {"logistic, all columns", chosen[0]}
+    assert {name for name, validate in asked if not validate} == {*adult_best.counted(), chosen[0]}
+    # What ε covers stands in every row, and the answer is one that looked at nothing more.
+    assert {row[1] for row in record.rows} == {"whole workflow counted", "choice uncounted"}
+    assert [row[1] for row in record.rows if row[-1] == "the answer"] == ["whole workflow counted"] * 2
+    assert {row[1] for row in record.rows if row[-1] == "chosen"} == {"choice uncounted"}
+
+
+def test_made_up_tables_are_the_same_each_time_and_have_both_classes() -> None:
+    for seed in range(5):
+        table, again = ridges.planted(500, seed), ridges.planted(500, seed)
+        assert np.array_equal(table.x, again.x)
+        assert np.array_equal(table.y, again.y)
+        assert 0.1 < table.y.mean() < 0.6
+        assert np.linalg.norm(table.x, axis=1).max() <= np.sqrt(table.attributes) + 1e-9
+    plans = [ridges.planned(1000, 20, 2.0, 1.0, UNCOUNTED, multiple) for multiple in (3.0, 6.0)]
+    assert plans[1].ridge == pytest.approx(2 * plans[0].ridge)
+    assert all(plan.epsilon(DELTA) <= 1.0 for plan in plans)
