@@ -70,8 +70,8 @@ def table_16(experiment: Experiment) -> Record:
         [
             *said,
             f"Without privacy and categories PAW has 84.44 %, ours {weak:.2f} % with the ridge of PAW's library and "
-            f"{strong:.2f} % with hardly any: the scale of our numbers is not why, and no linear model of these "
-            "features that we tried comes near PAW's figure",
+            f"{strong:.2f} % with hardly any: the scale of our numbers is not why, and a linear model of these "
+            "features does not come near PAW's figure either way",
             "PAW's pure ε is for a replaced record, as here; (ε, 1e-5) is ours, Gaussian and for a record zeroed out. "
             "Nothing is selected, so that ε is that of the whole workflow",
             "Without: the five numbers but fnlwgt, and the two indicators of sex, which makes PAW's seven features. "

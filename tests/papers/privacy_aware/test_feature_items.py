@@ -178,6 +178,7 @@ def test_the_best_model_is_chosen_by_held_out_records(monkeypatch: pytest.Monkey
     assert {row[1] for row in record.rows} == {"whole workflow counted", "choice uncounted"}
     assert [row[1] for row in record.rows if row[-1] == "the answer"] == ["whole workflow counted"] * 2
     assert {row[1] for row in record.rows if row[-1] == "chosen"} == {"choice uncounted"}
+    assert {row[record.columns.index("accountant")] for row in record.rows} == {"pld"}
 
 
 def test_made_up_tables_are_the_same_each_time_and_have_both_classes() -> None:
