@@ -159,10 +159,9 @@ def table_4(experiment: Experiment) -> Record:
             rows.append([name, NETWORKS[name].counts[1], epsilon, *theirs, *price_columns(results)])
         if len(found) == len(names):
             gap = 100 * (found[names[1]].mean - found[names[2]].mean)
-            apart = {None: "no interval", True: "intervals apart", False: "intervals not apart"}
-            best = apart[found[names[1]].above(found[names[2]])]
+            apart = found[names[1]].beside(found[names[2]])
             said.append(
-                f"ε={epsilon:g}: the privacy-aware network is better than LeNet-5 by {gap:+.2f} points ({best})"
+                f"ε={epsilon:g}: the privacy-aware network is better than LeNet-5 by {gap:+.2f} points ({apart})"
             )
     return Record(
         PAPER,
@@ -211,8 +210,8 @@ def table_5(experiment: Experiment) -> Record:
             ("STW", pca.complex_private, pixels.complex_private),
             ("PAW", pca.simple_private, pixels.simple_private),
         ):
-            apart = {None: "no interval", True: "intervals apart", False: "intervals not apart"}[one.above(other)]
-            said.append(f"{what}: PCA is better by {100 * (one.mean - other.mean):+.2f} points under noise ({apart})")
+            gap = 100 * (one.mean - other.mean)
+            said.append(f"{what}: PCA is better by {gap:+.2f} points under noise ({one.beside(other)})")
     return Record(
         PAPER,
         "table-5",

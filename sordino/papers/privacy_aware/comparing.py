@@ -62,6 +62,11 @@ class Interval:
             return None
         return self.mean - self.half > other.mean + other.half
 
+    def beside(self, other: "Interval") -> str:
+        """In words, whether the two overlap, whichever lies above."""
+        either = self.above(other), other.above(self)
+        return "no interval" if None in either else f"intervals {'' if any(either) else 'not '}apart"
+
 
 def scores(results: Sequence[dict[str, Any]]) -> Interval:
     return Interval.of([result["score"] for result in results])
@@ -189,17 +194,15 @@ class Comparison:
     def words(self) -> str:
         private = 100 * (self.simple_private.mean - self.complex_private.mean)
         plain = 100 * (self.complex_plain.mean - self.simple_plain.mean)
-        parts = (self.simple_private.above(self.complex_private), self.complex_plain.above(self.simple_plain))
-        said = [_apart(part) for part in parts]
+        noisy, without = (
+            self.simple_private.beside(self.complex_private),
+            self.complex_plain.beside(self.simple_plain),
+        )
         end = {None: "one seed cannot say more", True: "the phenomenon shows", False: "it does not show in full"}
         return (
-            f"{self.name}: the simple network is better by {private:+.2f} points under noise ({said[0]}), the complex "
-            f"one by {plain:+.2f} without ({said[1]}): {end[self.shows]}"
+            f"{self.name}: the simple network is better by {private:+.2f} points under noise ({noisy}), the complex "
+            f"one by {plain:+.2f} without ({without}): {end[self.shows]}"
         )
-
-
-def _apart(part: bool | None) -> str:
-    return {None: "no interval", True: "intervals apart", False: "intervals not apart, or the other way round"}[part]
 
 
 def compared(

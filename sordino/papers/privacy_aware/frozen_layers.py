@@ -92,9 +92,7 @@ def table_6(experiment: Experiment) -> Record:
 
 def _better(normal: Interval, rwt: Interval) -> str:
     gap = 100 * (rwt.mean - normal.mean)
-    winner, loser = (rwt, normal) if gap > 0 else (normal, rwt)
-    apart = {None: "no interval", True: "intervals apart", False: "intervals not apart"}[winner.above(loser)]
-    return f"RWT is {abs(gap):.2f} points {'better' if gap > 0 else 'worse'} ({apart})"
+    return f"RWT is {abs(gap):.2f} points {'better' if gap > 0 else 'worse'} ({rwt.beside(normal)})"
 
 
 def table_7(experiment: Experiment) -> Record:

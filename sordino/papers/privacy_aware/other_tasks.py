@@ -101,9 +101,7 @@ def _regression(
             row += [theirs[depth][place], found[name].plain()]
         rows.append(row)
     best, worst = min(found, key=lambda n: found[n].mean), max(found, key=lambda n: found[n].mean)
-    apart = {None: "no interval", True: "intervals apart", False: "intervals not apart"}[
-        found[worst].above(found[best])
-    ]
+    apart = found[worst].beside(found[best])
     counts = [f"{name} with {NETWORKS[name].counts[1]:,} parameters" for name in (best, worst)]
     return Record(
         PAPER,

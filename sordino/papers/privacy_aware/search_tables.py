@@ -276,20 +276,19 @@ def sizes(results: Sequence[dict[str, Any]]) -> str:
 def against_standard(name: str, aware: Interval, standard: Interval) -> str:
     """Is the network found with privacy in mind better than the other, under noise?"""
     gap = 100 * (aware.mean - standard.mean)
-    winner, loser = (aware, standard) if gap > 0 else (standard, aware)
-    return f"{name} is {abs(gap):.2f} points {'better' if gap > 0 else 'worse'} than STW ({_apart(winner, loser)})"
+    return f"{name} is {abs(gap):.2f} points {'better' if gap > 0 else 'worse'} than STW ({aware.beside(standard)})"
 
 
 def verdict(found: Comparison) -> str:
     """Both halves of the phenomenon: PAW's network ahead with noise, STW's without."""
     private = 100 * (found.simple_private.mean - found.complex_private.mean)
     plain = 100 * (found.complex_plain.mean - found.simple_plain.mean)
-    noisy = sorted((found.simple_private, found.complex_private), key=lambda each: -each.mean)
-    without = sorted((found.simple_plain, found.complex_plain), key=lambda each: -each.mean)
+    noisy = found.simple_private.beside(found.complex_private)
+    without = found.complex_plain.beside(found.simple_plain)
     end = {None: "one seed cannot say more", True: "the phenomenon shows", False: "it does not show in full"}
     return (
-        f"{found.name}: PAW's network is better than STW's by {private:+.2f} points under noise ({_apart(*noisy)}), "
-        f"STW's by {plain:+.2f} without ({_apart(*without)}): {end[found.shows]}"
+        f"{found.name}: PAW's network is better than STW's by {private:+.2f} points under noise ({noisy}), "
+        f"STW's by {plain:+.2f} without ({without}): {end[found.shows]}"
     )
 
 
@@ -312,7 +311,3 @@ def beside_claim(name: str, sound: Cell, claim: Cell) -> str:
     if not isinstance(sound, float) or not isinstance(claim, float):
         return f"{name}: Eq. 9 claims nothing here"
     return f"{name}: Eq. 9 would claim ε={claim:.3g} for our search, the ledger says {sound:.3g} for the same"
-
-
-def _apart(higher: Interval, lower: Interval) -> str:
-    return {None: "no interval", True: "intervals apart", False: "intervals not apart"}[higher.above(lower)]

@@ -112,3 +112,10 @@ def test_the_first_step_and_the_fit() -> None:
     assert first_step({"10": 0.5}) is None
     sizes = [1e4, 2e4, 1e5]
     assert fitted(sizes, [float(np.log(1.1 + 8922.4 / n)) for n in sizes]) == pytest.approx((1.1, 8922.4))
+
+
+def test_whether_intervals_overlap_is_said_whichever_is_higher() -> None:
+    low, high, wide, alone = Interval(0.1, 0.01), Interval(0.2, 0.01), Interval(0.15, 0.1), Interval(0.9, None)
+    assert low.beside(high) == high.beside(low) == "intervals apart"
+    assert low.beside(wide) == wide.beside(high) == "intervals not apart"
+    assert low.beside(alone) == alone.beside(low) == "no interval"
