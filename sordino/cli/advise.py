@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sordino.selection.advice import Answer
     from sordino.selection.situation import Situation
 
-_MEASURED_MODELS = "logistic-numeric,logistic,network-small"
+_MEASURED_MODELS = "logistic-numeric,logistic,logistic-binned,network-small"
 _POINTS, _REPEATS = 5, 4
 _MOST_NAMED = 12
 _HALVINGS = 8
@@ -133,10 +133,10 @@ def _carried_out(
     situation: "Situation", table: TableFile, public: Path | None, account: TableLedger, out: Path
 ) -> tuple["Situation", dict[str, Any]]:
     """The situation with the ε that the ledger leaves for it, and what came of the advice."""
-    from sordino.selection.carrying_out import Steps, carry_out
+    from sordino.selection.carrying_out import ADVICE, Steps, carry_out
     from sordino.training.run import Run
 
-    kept = out / "advice.json"
+    kept = out / ADVICE
     private = table.read()
     if kept.exists():
         left, model = _read(kept)

@@ -46,7 +46,7 @@ def crossover(
         typer.Option(
             help="Two or more of logistic, linear (DP-SGD), both also -numeric (words dropped), network-small, -large."
         ),
-    ] = "logistic-numeric,logistic,network-small",
+    ] = "logistic-numeric,logistic,logistic-binned,network-small",
     points: Annotated[int, typer.Option(min=2, max=50, help="At how many ε.")] = 5,
     repeats: Annotated[int, typer.Option(min=2, max=1000, help="Trainings at each ε, for the intervals.")] = 5,
     confidence: Annotated[float, typer.Option(help="Of the crossover's interval.")] = 0.95,

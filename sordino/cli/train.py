@@ -46,11 +46,12 @@ def train(
 
 def resume(run: RunFolder, as_json: Json = False) -> None:
     """Go on with a run that was interrupted."""
+    from sordino.selection.predicting import holds_advice
     from sordino.selection.search.predicting import holds_search
     from sordino.training.description import request_of
 
-    if holds_search(run):
-        raise typer.BadParameter(f"{run} holds a search: repeat its command with --out {run}, and it goes on")
+    if holds_search(run) or holds_advice(run):
+        raise typer.BadParameter(f"{run} holds a workflow: repeat its command with --out {run}, and it goes on")
     _train(request_of(run), run, as_json)
 
 
@@ -63,12 +64,15 @@ def predict(
 ) -> None:
     """Print the class of each example in a file, one a line."""
     from sordino.data import read_examples
+    from sordino.selection import predicting as of_advice
     from sordino.selection.search import predicting as of_searches
     from sordino.training.description import request_of
     from sordino.training.predicting import classify
 
     if of_searches.holds_search(run):
         classes = of_searches.classify(run, file)
+    elif of_advice.holds_advice(run):
+        classes = of_advice.classify(run, file)
     else:
         request_of(run)  # a wrong folder is the likelier mistake: say it before a large file is read
         classes = classify(run, read_examples(file))

@@ -36,6 +36,12 @@ class OneHot(Feature):
 
     columns: Sequence[Column]
 
+    @property
+    def owners(self) -> NDArray[np.intp]:
+        """For each number of a row the place of the column that it comes from."""
+        widths = [1 if column.categories is None else len(column.categories) for column in self.columns]
+        return np.repeat(np.arange(len(widths)), widths)
+
     def __call__(self, table: "pd.DataFrame") -> NDArray[np.float32]:
         _refuse_missing(self.columns, table)
         blocks = [self._encode(column, table[column.name]) for column in self.columns]
@@ -68,6 +74,10 @@ class CentredOneHot(Feature):
                 raise DataError(f"there are cuts for {name!r}, which is no column of numbers here")
             if not cuts or not np.isfinite(cuts).all() or any(not low < high for low, high in pairwise(cuts)):
                 raise DataError(f"the cuts of {name!r} must be finite numbers, each above the one before")
+
+    @property
+    def width(self) -> int:
+        return sum(map(self._size, self.columns))
 
     @property
     def row_norm(self) -> float:

@@ -18,7 +18,7 @@ from sordino.selection.situation import (
     noise_of_run,
     weight_noise,
 )
-from sordino.selection.table_models import MODELS, LogisticModel, trained_parameters
+from sordino.selection.table_models import MODELS, BinnedLogisticModel, LogisticModel, trained_parameters
 
 _FIGURE_8 = {"epsilon": 0.5, "parameters": 56_970, "n": 60_000, "delta": 1e-5}
 _FIGURE_10 = {"epsilon": 1.4, "n": 60_000, "delta": 1e-5}
@@ -212,12 +212,13 @@ def _images(s: Situation) -> Answer:
 
 
 def _model(s: Situation) -> Answer:
-    numeric = sum(column.bounds is not None for column in s.columns)
-    sizes = {
-        each.name: each.weights(numeric if each.numeric_only else s.width, s.outputs)
-        for each in MODELS
-        if (not each.numeric_only or numeric) and (each.hidden or isinstance(each, LogisticModel))
-    }
+    numbers_only = tuple(column for column in s.columns if column.bounds is not None)
+    sizes: dict[str, int] = {}
+    for each in MODELS:
+        needs_numbers = each.numeric_only or isinstance(each, BinnedLogisticModel)
+        if (each.hidden or isinstance(each, LogisticModel)) and (numbers_only or not needs_numbers):
+            columns = numbers_only if each.numeric_only else s.columns
+            sizes[each.name] = each.weights(each.width(columns) if columns else s.width, s.outputs)
     noise = {name: noise_of_run(size, s.training_noise, s.trained) for name, size in sizes.items()}
     figure = calibration.noise_multiplier(Gaussian, _FIGURE_8["epsilon"], _FIGURE_8["delta"])
     allowed = noise_of_run(int(_FIGURE_8["parameters"]), figure, int(_FIGURE_8["n"]))
@@ -234,7 +235,10 @@ def _model(s: Situation) -> Answer:
         )
     networks = [each.name for each in MODELS if each.hidden and noise[each.name] <= allowed]
     words_pay = any(column.categories is not None for column in s.kept)
-    linear = "logistic" if words_pay or not numeric else "logistic-numeric"
+    if numbers_only and s.bins_pay:
+        linear = "logistic-binned"
+    else:
+        linear = "logistic" if words_pay or not numbers_only else "logistic-numeric"
     if networks:
         words = f"{networks[-1]}, the largest network whose noise of the whole run, σ·√weights/n, is at most"
     else:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sordino.budget import Event, Gaussian, Ledger, calibration
 from sordino.budget.ledger_content import Planned
@@ -28,6 +27,8 @@ from sordino.training import Run, RunError
 
 _REHEARSALS = 3
 _SELECTED = "selection.json"
+ADVICE, USED, OUTCOME = "advice.json", "used.json", "result.json"
+"""The advice carried out; what predictions need besides the weights (model, schema and features); and the end."""
 _SELECTION, _TRAINING, _SCORE = "feature selection", "training", "final score"
 
 
@@ -110,7 +111,7 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
     if len(train) != steps.n:
         raise DataError(f"the advice was for {steps.n:,} records to train on, not {len(train):,}")
     run = Run.at(folder)
-    outcome, score = folder / "result.json", folder / "score.json"
+    outcome, score = folder / OUTCOME, folder / "score.json"
     charge = Planned(Gaussian(steps.score_noise), _SCORE, "validation")
     data = table_arrays(steps.schema, train, validation, *stand_in.draw(0))
     with keyed_steps(run, ledger, steps, data, [outcome]) as keyed:
@@ -118,10 +119,11 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
         if outcome.exists():
             keyed.known(score, charge)
             return CarriedOut.read(outcome)
+        run.write_json(USED, {"model": steps.model.name, "schema": steps.schema.to_json(), "mask": chosen["mask"]})
         mask = np.array(chosen["mask"], dtype=bool)
-        plan = steps.model.narrowed(steps.training, chosen["attributes"])
+        plan = steps.model.narrowed(steps.training, steps.schema, mask)
         rate = _rate(steps, plan, stand_in, mask)
-        x, held = (_masked(steps, part, mask) for part in (train, validation))
+        x, held = (steps.model.encode(steps.schema, part.x, mask) for part in (train, validation))
         learner = steps.model.learner(x, train.y, len(classes_of(steps.schema)))
         predict = learner.train(run, plan, rate, keyed, _TRAINING)
 
@@ -146,21 +148,21 @@ def _selected(steps: Steps, train: Split, keyed: KeyedSteps) -> dict[str, Any]:
         def draw(notes: Ledger, streams: Streams) -> dict[str, Any]:
             found = private_uncertainties(attributes, train, plan, notes, "train", streams)
             order = cfs_greedy(found.uncertainties)
-            return _described(attributes, order.subset(order.best_size), f"CFS-Greedy. {found.in_words()}")
+            return _described(steps, attributes, order.subset(order.best_size), f"CFS-Greedy. {found.in_words()}")
 
         charge = Planned(plan.event, _SELECTION, "train")
         return keyed.values(keyed.run.folder / _SELECTED, charge, draw)
     mask = np.array([shown[owner].name in steps.kept for owner in attributes.owners])
     why = "public facts: columns whose weights, if strong, stand above the noise, or all where most do"
-    chosen = _described(attributes, mask, why)
+    chosen = _described(steps, attributes, mask, why)
     keyed.run.write_json(_SELECTED, chosen)
     return chosen
 
 
-def _described(attributes: Attributes, mask: Mask, why: str) -> dict[str, Any]:
-    features = [name for name, is_kept in zip(attributes.names, mask, strict=True) if is_kept]
-    touched = len(np.unique(attributes.owners[mask]))
-    return {"mask": mask.tolist(), "attributes": touched, "features": features, "why": why}
+def _described(steps: Steps, attributes: Attributes, mask: Mask, why: str) -> dict[str, Any]:
+    usable = steps.model.usable(steps.schema, mask)
+    features = [name for name, is_used in zip(attributes.names, usable, strict=True) if is_used]
+    return {"mask": usable.tolist(), "features": features, "why": why}
 
 
 def _rate(steps: Steps, plan: PricedPlan, stand_in: StandIn, mask: Mask) -> float:
@@ -171,14 +173,10 @@ def _rate(steps: Steps, plan: PricedPlan, stand_in: StandIn, mask: Mask) -> floa
     scores = np.zeros(len(rates))
     for repeat in range(_REHEARSALS):
         train, test = stand_in.draw(repeat)
-        x, held = (_masked(steps, part, mask) for part in (train, test))
+        x, held = (steps.model.encode(steps.schema, part.x, mask) for part in (train, test))
         learner = steps.model.learner(x, train.y, len(classes_of(steps.schema)))
         rehearsal = steps.model.rehearsal(plan, len(train), steps.n)
         for number, rate in enumerate(rates):
             predict = learner.rehearse(rehearsal, rate, Streams(secret_from_seed(repeat)))
             scores[number] += float((predict(held) == test.y).mean())
     return rates[int(scores.argmax())]
-
-
-def _masked(steps: Steps, part: Split, mask: Mask) -> NDArray[np.float32]:
-    return np.ascontiguousarray(steps.model.encode(steps.schema, part.x)[:, mask])

@@ -15,7 +15,7 @@ from sordino.selection.budget_split import SELECTION_SHARE, BudgetSplit
 from sordino.selection.feature_worth import least_worthwhile_weight
 from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.private import tables_plan
-from sordino.selection.table_models import encoded_width
+from sordino.selection.table_models import BINS, encoded_width
 
 STRONG_WEIGHT = 1.0
 """What a good feature is taken to do: change the odds by the factor e, from one bound or category to the other."""
@@ -73,8 +73,17 @@ class Situation:
         categories = [len(column.categories) for column in self.columns if column.categories is not None]
         if not categories:
             return 0.0
-        enough = self.trained * LOGISTIC_CURVATURE * STRONG_WEIGHT / (median(categories) * sqrt(len(self.columns) + 1))
+        enough = self._enough(median(categories))
         return cost(Gaussian(enough), self.delta).epsilon if enough > _LEAST_NOISE else inf
+
+    @property
+    def bins_pay(self) -> bool:
+        """Whether a strong weight of a bin stands above its noise, so that numbers are better cut into bins."""
+        return self.training_noise <= self._enough(BINS)
+
+    def _enough(self, categories: float) -> float:
+        """The noise that a strong weight of one of so many categories still stands above."""
+        return self.trained * LOGISTIC_CURVATURE * STRONG_WEIGHT / (categories * sqrt(len(self.columns) + 1))
 
     @cached_property
     def kept(self) -> tuple[Column, ...]:

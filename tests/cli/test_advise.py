@@ -164,6 +164,11 @@ def test_a_selection_and_its_advice_share_a_ledger(
     again = advise(*options, "--json").json
     assert again == answer
     assert len(Ledger.open(path).entries) == len(ledger.entries)
+    told = sordino("predict", out, files / "public.csv", "--json").json["predictions"]
+    assert len(told) == 300
+    assert set(told) <= {"no", "yes"}
+    resumed = sordino("resume", out)
+    assert "repeat its command" in resumed.err
     (out / "advice.json").write_text("{}")
     damaged = advise(*options)
     assert (damaged.code, damaged.err.count("\n")) == (2, 1)

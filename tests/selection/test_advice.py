@@ -111,11 +111,11 @@ def test_selection_stops_where_its_tables_are_noise() -> None:
 
 def test_larger_models_come_with_more_budget() -> None:
     chosen = [answers(replace(SITUATION, epsilon=e))["Which model?"].numbers["model"] for e in (0.01, 0.1, 1, 10)]
-    order = ["logistic-numeric", "logistic", "network-small", "network-large"]
+    order = ["logistic-numeric", "logistic", "logistic-binned", "network-small", "network-large"]
     places = [order.index(name) for name in chosen]
     assert places == sorted(places)
     assert places[0] == 0
-    assert places[-1] == 3
+    assert places[-1] == 4
     measured = replace(SITUATION, best_measured="network-small")
     assert answers(measured)["Which model?"].numbers["model"] == "network-small"
 

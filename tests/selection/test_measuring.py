@@ -8,15 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sordino.budget import Gaussian, Ledger, cost
 from sordino.data import Column, DataError, Split
 from sordino.data.schema import Schema
 from sordino.data.splits import set_aside
+from sordino.features.encoding import OneHot
 from sordino.mechanisms.streams import Streams, secret_from_seed
 from sordino.selection.measuring import PrivatePlan, default_grid, measured_privately, rehearsed
 from sordino.selection.stand_ins import PlantedRows, PublicRows
-from sordino.selection.table_models import MODELS, models_named
+from sordino.selection.table_models import MODELS, LogisticModel, models_named, touched
 from sordino.training import RunError
 from sordino.training.convex import GaussianObjective, LogisticPlan
 
@@ -24,10 +27,10 @@ SCHEMA = Schema(
     (Column("a", bounds=(0.0, 1.0)), Column("b", bounds=(-5.0, 5.0)), Column("c", categories=("x", "y", "z"))),
     Column("t", categories=("no", "yes", "maybe")),
 )
-LOGISTIC, LINEAR, NETWORK = models_named("logistic,linear,network-small")
+LOGISTIC, BINNED, LINEAR, NETWORK = models_named("logistic,logistic-binned,linear,network-small")
 
 
-@pytest.mark.parametrize("model", [LOGISTIC, LINEAR, NETWORK], ids=lambda model: model.name)
+@pytest.mark.parametrize("model", [LOGISTIC, BINNED, LINEAR, NETWORK], ids=lambda model: model.name)
 def test_models_learn_where_there_is_next_to_no_noise(model: object) -> None:
     train, test = PlantedRows(SCHEMA, 2000).draw(0)
     plan = model.plan(SCHEMA, 10**6, 50.0, 1e-7)  # type: ignore[attr-defined]
@@ -46,7 +49,43 @@ def test_plans_cost_what_they_were_asked_to(model: object) -> None:
     less = model.plan(SCHEMA, 1000, 0.7, 1e-5, before)  # type: ignore[attr-defined]
     ledger = Ledger(0.7, 1e-5, planned=[(before, "selection"), (less.event, "training")])
     assert 0.69 < ledger.cost(reserved=True).epsilon <= 0.7
-    assert model.narrowed(less, 1).event == less.event  # type: ignore[attr-defined]
+    kept = np.arange(len(OneHot(model.columns(SCHEMA)).owners)) == 0  # type: ignore[attr-defined]
+    assert model.narrowed(less, SCHEMA, kept).event == less.event  # type: ignore[attr-defined]
+
+
+@given(kept=st.lists(st.booleans(), min_size=5, max_size=5).filter(any))
+def test_no_row_is_longer_than_the_norm_of_its_plan(kept: list[bool]) -> None:
+    train, _ = PlantedRows(SCHEMA, 50).draw(0)
+    for model in (LOGISTIC, BINNED):
+        assert isinstance(model, LogisticModel)
+        usable = model.usable(SCHEMA, np.array(kept))
+        assert (usable >= kept).all()
+        x = model.encode(SCHEMA, train.x, usable)
+        norm = model.narrowed(LogisticPlan(9.0, 5.0, GaussianObjective(4.0)), SCHEMA, usable).data_norm
+        assert np.sqrt(1 + (x.astype(np.float64) ** 2).sum(axis=1)).max() <= norm * (1 + 1e-6)
+        assert x.shape[1] == model.width(touched(SCHEMA.columns, usable)) or model is LOGISTIC
+
+
+def test_bins_take_whole_columns_and_bend() -> None:
+    """A category alone cannot be kept; and what lies in the middle of a number's range can be told from both ends."""
+    assert BINNED.usable(SCHEMA, np.array([False, True, False, False, True])).tolist() == [
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
+    assert BINNED.width(SCHEMA.columns) == 10 + 10 + 3
+    train, test = PlantedRows(SCHEMA, 2000).draw(0)
+    accuracies = []
+    for model in (LOGISTIC, BINNED):
+        plan = model.rehearsal(model.plan(SCHEMA, 10**6, 50.0, 1e-7), len(train), 10**6)
+        labels = [(abs(part.x["b"]) < 2).to_numpy(np.int64) for part in (train, test)]
+        learner = model.learner(model.encode(SCHEMA, train.x), labels[0], 2)
+        predict = learner.rehearse(replace(plan, classes=2), 1.0, Streams(secret_from_seed(0)))
+        accuracies.append((predict(model.encode(SCHEMA, test.x)) == labels[1]).mean())
+    assert accuracies[0] < 0.7
+    assert accuracies[1] > 0.95
 
 
 def test_rehearsals_have_the_noise_of_the_real_size() -> None:
@@ -202,4 +241,4 @@ def test_bad_input() -> None:
         models_named("linear,tree")
     words = Schema((Column("c", categories=("x", "y")),), SCHEMA.target)
     with pytest.raises(DataError, match="has none"):
-        models_named("linear-numeric,linear")[0].width(words)
+        models_named("linear-numeric,linear")[0].columns(words)

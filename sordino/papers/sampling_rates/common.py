@@ -13,7 +13,7 @@ TUNING = (
     "last tenth of the steps, this library's default, chosen on held-out Fashion-MNIST records with other models "
     "(better-features, item choices)"
 )
-REDUCED = {"lsr-c2": 8, "lsr-c3": 8}
+REDUCED = {"lsr-c2": 6, "lsr-c3": 6}
 """Epochs of the longest trainings where an hour is all there is."""
 SHORTFALL = f"{', '.join(f'{epochs} epochs for {name}' for name, epochs in REDUCED.items())} in place of 100"
 

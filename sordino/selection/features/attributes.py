@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sordino.data import Column, DataError, Split
 from sordino.data.schema import Schema
+from sordino.features.encoding import OneHot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,8 +55,7 @@ class Attributes:
     @property
     def owners(self) -> NDArray[np.intp]:
         """For each feature, in the order of the one-hot encoding, the attribute it belongs to."""
-        widths = [1 if column.categories is None else len(column.categories) for column in self.schema.columns]
-        return np.repeat(np.arange(len(widths)), widths)
+        return OneHot(self.schema.columns).owners
 
     @property
     def is_indicator(self) -> tuple[bool, ...]:

@@ -56,7 +56,7 @@ def test_rates_are_chosen_on_held_out_records_with_the_trials_noise(monkeypatch:
     for trial in seen:
         assert trial.validation == 401
         assert trial.noise_multiplier == 2.0
-        assert trial.epochs == 20
+        assert trial.epochs == TRIAL.epochs
         assert trial.seed not in range(100)
     regression = NetworkTrial("medical FCN 2×10", None, 0.1, noise_multiplier=2.0)
     assert tuned(Experiment(), regression, (0.1, 0.2, 0.5)).learning_rate == 0.5
