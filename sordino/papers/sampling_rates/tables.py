@@ -6,7 +6,7 @@ from typing import Any
 from sordino.papers.experiment import Experiment, settings
 from sordino.papers.outcomes import OURS, ours
 from sordino.papers.records import Cell, Record, percent
-from sordino.papers.sampling_rates.common import DELTA, PAPER, REDUCED, SHORTFALL, TUNING, trained
+from sordino.papers.sampling_rates.common import DELTA, LONGER, PAPER, REDUCED, SHORTFALL, TUNING, trained
 from sordino.papers.trials import Trial
 from sordino.training.large_rates import LARGE_RATES
 
@@ -22,15 +22,11 @@ _EARLIER: dict[str, tuple[str, float, float]] = {
     "lsr-c3": ("Papernot et al.", 7.53, 66.2),
 }
 """Whom the paper compares with: ε and accuracy."""
-_TRIED: dict[str, tuple[dict[str, Any], ...]] = {
-    "lsr-m3": (
-        *({}, {"epochs": 60}, {"epochs": 100}, {"learning_rate": 15.0}),
-        *({"input_scale": 0.4}, {"orthogonal": True}),
-    ),
-    "lsr-m2": ({}, {"epochs": 100}),
-    "lsr-f2": ({}, {"epochs": 120}),
-}
-"""Changes to the settings with which ours fall short of the paper's accuracy."""
+_TRIED: tuple[dict[str, Any], ...] = (
+    *({}, {"epochs": 60}, {"epochs": 100}, {"learning_rate": 15.0}),
+    *({"input_scale": 0.4}, {"orthogonal": True}),
+)
+"""Changes to the setting that falls short by most."""
 
 
 def table_1(experiment: Experiment) -> Record:
@@ -44,22 +40,22 @@ def table_2(experiment: Experiment) -> Record:
 def choices(experiment: Experiment) -> Record:
     """Settings of our own where the paper's do not give its accuracy, chosen on held-out training records."""
     rows: list[list[Cell]] = []
-    for name, variants in _TRIED.items():
-        made = LARGE_RATES[name]
-        for changes in variants[:1] if experiment.quick else variants:
-            found = experiment.repeated(
-                Trial(
-                    *(made.dataset, name),
-                    epsilon=made.epsilon,
-                    delta=DELTA,
-                    settings=settings(**changes),
-                    validation=5000,
-                    marks=10,
-                )
+    made = LARGE_RATES["lsr-m3"]
+    for changes in _TRIED[:1] if experiment.quick else _TRIED:
+        found = experiment.repeated(
+            Trial(
+                *(made.dataset, "lsr-m3"),
+                epsilon=made.epsilon,
+                delta=DELTA,
+                settings=settings(**changes),
+                validation=5000,
+                marks=10,
             )
-            words = ", ".join(f"{what} {value}" for what, value in changes.items())
-            rows.append([name, made.epsilon, words or "the paper's", percent(each["accuracy"] for each in found)])
-            rows[-1].append(len(found))
+        )
+        words = ", ".join(f"{what} {value}" for what, value in changes.items())
+        accuracy = percent(each["accuracy"] for each in found)
+        rows.append(["lsr-m3", made.epsilon, words or "the paper's", accuracy, len(found)])
+    longer = ", ".join(f"{epochs} epochs for {name}" for name, epochs in LONGER.items())
     return Record(
         PAPER,
         "choices",
@@ -68,6 +64,8 @@ def choices(experiment: Experiment) -> Record:
         rows,
         [
             "δ=1e-5, PLD",
+            f"A longer run with the noise that the same ε then needs is best. Table 2 takes {longer}: for M3 by these "
+            "trials, for the other two, which miss by less, on their strength alone",
             "Benchmarks are public: looking at their held-out records is not counted; on private data it must be",
         ],
         tuning="This is the tuning",
@@ -78,11 +76,16 @@ def _accuracies(experiment: Experiment, item: str, title: str, names: Iterable[s
     rows: list[list[Cell]] = []
     for name in names:
         made, (authors, epsilon, accuracy) = LARGE_RATES[name], _EARLIER[name]
-        found = trained(experiment, name)
-        reduced = "" if experiment.full or name not in REDUCED else f", {REDUCED[name]} epochs"
         before = f"{authors}: {accuracy} at ε={epsilon}"
         theirs = [made.noise_multiplier, made.epsilon, made.accuracy]
-        rows.append([f"{name}{reduced}", made.dataset, made.sample_rate, before, *theirs, *ours(found)])
+        lengths: dict[str, int | None] = {
+            "" if experiment.full or name not in REDUCED else f", {REDUCED[name]} epochs": None
+        }
+        if name in LONGER:
+            lengths[f", {LONGER[name]} epochs"] = LONGER[name]
+        for words, epochs in lengths.items():
+            found = trained(experiment, name, epochs)
+            rows.append([f"{name}{words}", made.dataset, made.sample_rate, before, *theirs, *ours(found)])
     return Record(
         PAPER,
         item,
@@ -93,6 +96,7 @@ def _accuracies(experiment: Experiment, item: str, title: str, names: Iterable[s
             "δ=1e-5; ours are calibrated by PLD to the paper's ε, so that they need less noise",
             "The paper's σ belongs to the ε that it aimed at (1, 2, 2.93 and 1, 2, 2.7 and 2, 5, 7.53 by RDP); where "
             "it reports less, that seems to be what was spent when the accuracy was reached; ours is the whole run's",
+            "Rows with more epochs than the paper's are of our own choice, on held-out records: item choices",
         ],
         experiment.shortfall(SHORTFALL, all=1),
         TUNING,
