@@ -13,6 +13,9 @@ def draw(record: Record, path: Path) -> None:
 
     panels = list(dict.fromkeys(line.panel for line in record.series))
     labels = list(dict.fromkeys(line.label for line in record.series))
+    alike = len(panels) > 1 and all(
+        {line.label for line in record.series if line.panel == panel} == set(labels) for panel in panels
+    )
     figure = Figure(figsize=(4.6 * len(panels) + 0.6, 3.7), dpi=110, layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for panel, axis in zip(panels, axes, strict=True):
@@ -28,6 +31,9 @@ def draw(record: Record, path: Path) -> None:
         if "y" in record.logarithmic:
             axis.set_yscale("log")
         axis.grid(alpha=0.25)
-        axis.legend(fontsize=7.5)
+        if not alike:
+            axis.legend(fontsize=7.5)
+    if alike:  # once, where it hides nothing
+        figure.legend(*axes[0].get_legend_handles_labels(), fontsize=7.5, loc="outside right center")
     figure.suptitle(record.title, fontsize=11)
     figure.savefig(path)
