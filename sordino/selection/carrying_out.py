@@ -119,7 +119,6 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
         if outcome.exists():
             keyed.known(score, charge)
             return CarriedOut.read(outcome)
-        run.write_json(USED, {"model": steps.model.name, "schema": steps.schema.to_json(), "mask": chosen["mask"]})
         mask = np.array(chosen["mask"], dtype=bool)
         plan = steps.model.narrowed(steps.training, steps.schema, mask)
         rate = _rate(steps, plan, stand_in, mask)
@@ -134,6 +133,7 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
         accuracy = keyed.values(score, charge, draw, run.model.read_bytes())["accuracy"]
         noise = steps.score_noise / len(validation)
         result = CarriedOut(tuple(chosen["features"]), chosen["why"], rate, accuracy, noise)
+        run.write_json(USED, {"model": steps.model.name, "schema": steps.schema.to_json(), "mask": chosen["mask"]})
         run.write_json(outcome.name, result.to_json())
     return result
 

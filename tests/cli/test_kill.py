@@ -1,9 +1,9 @@
 """kill -9 at random points, resume each time: the same weights bit for bit and the same ledger but for its times."""
 
-import json
 import multiprocessing
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,6 @@ class Started:
         return True
 
 
-def without_times(path: Path) -> dict[str, Any]:
-    document = json.loads(path.read_text())
-    for entry in document["entries"]:
-        del entry["when"]
-    del document["chain"]
-    return document
-
-
 def wait_until_it_trains(started: Started) -> None:
     before = _count(started.out)
     deadline = time.monotonic() + 60
@@ -71,7 +63,7 @@ def wait_until_it_trains(started: Started) -> None:
 
 
 def test_a_run_killed_at_twenty_points_ends_like_one_that_was_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_times: Callable[[Path], dict[str, Any]]
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert Started(tmp_path / "first").ends_within(120)  # what only the first start takes

@@ -1,9 +1,9 @@
 """kill -9 around every write to the disk, and go on: the result and ledger of a workflow that was not killed."""
 
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,14 +106,6 @@ for name in WORKFLOWS:
 """
 
 
-def without_times(path: Path) -> dict[str, Any]:
-    document = json.loads(path.read_text())
-    for entry in document["entries"]:
-        del entry["when"]
-    del document["chain"]
-    return document
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("killed")
@@ -130,7 +122,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("workflow", "entries"), [("logistic", 3), ("sgd", 3), ("crossover", 4)])
 def test_a_workflow_killed_at_every_write_ends_like_one_that_was_not(
-    folders: Path, workflow: str, entries: int
+    folders: Path, workflow: str, entries: int, without_times: Callable[[Path], dict[str, Any]]
 ) -> None:
     here = folders / workflow
     assert int((here / "kills").read_text()) > 2 * 3 * entries  # each step is at least reserved, charged and kept

@@ -1,9 +1,9 @@
 """kill -9 around every few writes to the disk, and resume: the outcome and ledger of a search that was not killed."""
 
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +60,10 @@ print(kills)
 METHODS = ("GeneticSearch(2, 2)", "RandomSearch(3.0)", "GenerationalSearch((2.0, 2.0))")
 
 
-def without_times(path: Path) -> dict[str, Any]:
-    document = json.loads(path.read_text())
-    for entry in document["entries"]:
-        del entry["when"]
-    del document["chain"]
-    return document
-
-
 @pytest.mark.parametrize("method", METHODS)
-def test_a_search_killed_again_and_again_ends_like_one_that_was_not(tmp_path: Path, method: str) -> None:
+def test_a_search_killed_again_and_again_ends_like_one_that_was_not(
+    tmp_path: Path, method: str, without_times: Callable[[Path], dict[str, Any]]
+) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, method, str(tmp_path)],
