@@ -133,7 +133,9 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
         accuracy = keyed.values(score, charge, draw, run.model.read_bytes())["accuracy"]
         noise = steps.score_noise / len(validation)
         result = CarriedOut(tuple(chosen["features"]), chosen["why"], rate, accuracy, noise)
-        run.write_json(USED, {"model": steps.model.name, "schema": steps.schema.to_json(), "mask": chosen["mask"]})
+        if not (folder / USED).exists():
+            used = {"model": steps.model.name, "schema": steps.schema.to_json(), "mask": chosen["mask"]}
+            run.write_json(USED, used)
         run.write_json(outcome.name, result.to_json())
     return result
 
