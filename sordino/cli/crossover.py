@@ -44,7 +44,8 @@ def crossover(
     models: Annotated[
         str,
         typer.Option(
-            help="Two or more of logistic, linear (DP-SGD), both also -numeric (words dropped), network-small, -large."
+            help="Two or more of logistic (also -numeric: words dropped, -binned: numbers in bins), linear (DP-SGD; "
+            "also -numeric), network-small, network-large."
         ),
     ] = "logistic-numeric,logistic,logistic-binned,network-small",
     points: Annotated[int, typer.Option(min=2, max=50, help="At how many ε.")] = 5,

@@ -81,21 +81,23 @@ class CentredOneHot(Feature):
 
     @property
     def row_norm(self) -> float:
-        """The greatest norm of a row with a 1 for the bias: public, reached where all numbers lie at their bounds."""
+        """The greatest norm of a row with a 1 for the bias: public, reached where uncut numbers lie at bounds."""
         squares = [0.25 if self._is_number(column) else 1 - 1 / self._size(column) for column in self.columns]
         return sqrt(1 + sum(squares))
 
     def __call__(self, table: "pd.DataFrame") -> NDArray[np.float32]:
         _refuse_missing(self.columns, table)
-        blocks = []
-        for column in self.columns:
+        rows = np.empty((len(table), self.width), np.float32)
+        ends = np.cumsum([self._size(column) for column in self.columns])[:-1]
+        for column, block in zip(self.columns, np.split(rows, ends, axis=1), strict=True):
+            middle = 0.5 if self._is_number(column) else 1 / self._size(column)
             if column.name in self.cuts:
+                block[:] = -middle
                 places = np.searchsorted(self.cuts[column.name], _numbers(column, table[column.name]), side="right")
-                block: NDArray[Any] = np.eye(self._size(column))[places]
+                block[np.arange(len(rows)), places] = 1 - middle
             else:
-                block = OneHot([column])(table)
-            blocks.append(block - (0.5 if self._is_number(column) else 1 / self._size(column)))
-        return np.concatenate(blocks, axis=1).astype(np.float32)
+                np.subtract(OneHot([column])(table), middle, out=block)
+        return rows
 
     def _size(self, column: Column) -> int:
         """How many numbers the column becomes."""
@@ -123,7 +125,10 @@ def neutral_cuts(columns: Sequence[Column], bins: int = 10) -> dict[str, tuple[f
                 edges = np.expm1(np.linspace(np.log1p(low), np.log1p(high), bins + 1))
             else:
                 edges = np.linspace(low, high, bins + 1)
-            found[column.name] = tuple(edges[1:-1].tolist())
+            # Far from zero neighbouring numbers may be one to a float: fewer cuts then, or none.
+            inside = np.unique(edges[(edges > low) & (edges < high)])
+            if len(inside):
+                found[column.name] = tuple(inside.tolist())
     return found
 
 

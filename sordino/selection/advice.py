@@ -18,7 +18,7 @@ from sordino.selection.situation import (
     noise_of_run,
     weight_noise,
 )
-from sordino.selection.table_models import MODELS, BinnedLogisticModel, LogisticModel, trained_parameters
+from sordino.selection.table_models import BINS, MODELS, BinnedLogisticModel, LogisticModel, trained_parameters
 
 _FIGURE_8 = {"epsilon": 0.5, "parameters": 56_970, "n": 60_000, "delta": 1e-5}
 _FIGURE_10 = {"epsilon": 1.4, "n": 60_000, "delta": 1e-5}
@@ -235,10 +235,16 @@ def _model(s: Situation) -> Answer:
         )
     networks = [each.name for each in MODELS if each.hidden and noise[each.name] <= allowed]
     words_pay = any(column.categories is not None for column in s.kept)
+    linear = "logistic" if words_pay or not numbers_only else "logistic-numeric"
     if numbers_only and s.bins_pay:
-        linear = "logistic-binned"
-    else:
-        linear = "logistic" if words_pay or not numbers_only else "logistic-numeric"
+        return Answer(
+            question,
+            f"logistic-binned: a strong weight of one of {BINS} bins of a number stands above its noise, and with bins "
+            f"a logistic regression bends as a network does, for fewer weights ({listed}). `--measure` or `sordino "
+            "crossover` tells whether a network does better still.",
+            numbers | {"model": "logistic-binned"},
+            spent,
+        )
     if networks:
         words = f"{networks[-1]}, the largest network whose noise of the whole run, σ·√weights/n, is at most"
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,11 @@ from sordino.selection.features.private import private_uncertainties, tables_pla
 from sordino.selection.keyed_steps import KeyedSteps, keyed_steps, table_arrays
 from sordino.selection.situation import Situation
 from sordino.selection.stand_ins import StandIn
-from sordino.selection.table_models import MODELS, PricedPlan, TableModel, classes_of
+from sordino.selection.table_models import MODELS, BinnedLogisticModel, PricedPlan, TableModel, classes_of, touched
 from sordino.training import Run, RunError
 
 _REHEARSALS = 3
-_SELECTED = "selection.json"
+_FEATURES = "features.json"
 ADVICE, USED, OUTCOME = "advice.json", "used.json", "result.json"
 """The advice carried out; what predictions need besides the weights (model, schema and features); and the end."""
 _SELECTION, _TRAINING, _SCORE = "feature selection", "training", "final score"
@@ -115,6 +116,8 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
     charge = Planned(Gaussian(steps.score_noise), _SCORE, "validation")
     data = table_arrays(steps.schema, train, validation, *stand_in.draw(0))
     with keyed_steps(run, ledger, steps, data, [outcome]) as keyed:
+        if outcome.exists():
+            _check_finished(steps, run)
         chosen = _selected(steps, train, keyed)
         if outcome.exists():
             keyed.known(score, charge)
@@ -134,10 +137,21 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
         noise = steps.score_noise / len(validation)
         result = CarriedOut(tuple(chosen["features"]), chosen["why"], rate, accuracy, noise)
         if not (folder / USED).exists():
-            used = {"model": steps.model.name, "schema": steps.schema.to_json(), "mask": chosen["mask"]}
-            run.write_json(USED, used)
+            weights = hashlib.sha256(run.model.read_bytes()).hexdigest()
+            run.write_sealed(USED, {**_used(steps), "mask": chosen["mask"], "weights": weights})
         run.write_json(outcome.name, result.to_json())
     return result
+
+
+def _used(steps: Steps) -> dict[str, Any]:
+    return {"model": steps.model.name, "schema": steps.schema.to_json()}
+
+
+def _check_finished(steps: Steps, run: Run) -> None:
+    """Its key is deleted, so that what it was settled on must be told by what it has kept."""
+    known = run.read_sealed(USED)
+    if any(known.get(name) != value for name, value in _used(steps).items()):
+        raise RunError(f"{run.folder} holds a finished workflow of another model or schema: choose another folder")
 
 
 def _selected(steps: Steps, train: Split, keyed: KeyedSteps) -> dict[str, Any]:
@@ -153,17 +167,19 @@ def _selected(steps: Steps, train: Split, keyed: KeyedSteps) -> dict[str, Any]:
             return _described(steps, attributes, order.subset(order.best_size), f"CFS-Greedy. {found.in_words()}")
 
         charge = Planned(plan.event, _SELECTION, "train")
-        return keyed.values(keyed.run.folder / _SELECTED, charge, draw)
+        return keyed.values(keyed.run.folder / _FEATURES, charge, draw)
     mask = np.array([shown[owner].name in steps.kept for owner in attributes.owners])
     why = "public facts: columns whose weights, if strong, stand above the noise, or all where most do"
     chosen = _described(steps, attributes, mask, why)
-    keyed.run.write_json(_SELECTED, chosen)
+    keyed.run.write_json(_FEATURES, chosen)
     return chosen
 
 
 def _described(steps: Steps, attributes: Attributes, mask: Mask, why: str) -> dict[str, Any]:
     usable = steps.model.usable(steps.schema, mask)
     features = [name for name, is_used in zip(attributes.names, usable, strict=True) if is_used]
+    if isinstance(steps.model, BinnedLogisticModel):
+        features = [column.name for column in touched(attributes.schema.columns, usable)]
     return {"mask": usable.tolist(), "features": features, "why": why}
 
 

@@ -83,17 +83,25 @@ class Run:
         write_durably(self.folder / name, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
     def write_description(self, content: Mapping[str, Any]) -> None:
-        """run.json, sealed against accidents."""
-        self.write_json(_DESCRIPTION, {**content, "seal": _seal(content)})
+        self.write_sealed(_DESCRIPTION, content)
 
     def read_description(self) -> dict[str, Any]:
-        path = self.folder / _DESCRIPTION
+        if not (self.folder / _DESCRIPTION).exists():
+            raise RunError(f"{self.folder} is not a run of sordino: it has no {_DESCRIPTION}")
+        return self.read_sealed(_DESCRIPTION)
+
+    def write_sealed(self, name: str, content: Mapping[str, Any]) -> None:
+        """Against accidents, not against anybody who may write here."""
+        self.write_json(name, {**content, "seal": _seal(content)})
+
+    def read_sealed(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content.pop("seal") == _seal(content):
                 return dict(content)
         except FileNotFoundError:
-            raise RunError(f"{self.folder} is not a run of sordino: it has no {_DESCRIPTION}") from None
+            raise RunError(f"{path} is missing") from None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             pass
         raise RunError(f"{path} cannot be read: it is damaged or not a file of sordino")

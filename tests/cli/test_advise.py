@@ -101,9 +101,9 @@ def test_carried_out_in_one_ledger_and_goes_on(
 
         broken.setattr(carrying_out, "noisy_accuracy", fails)
         assert advise("--carry-out", "--out", out).code == 2
-    selection = (out / "selection.json").read_bytes()
+    selection = (out / "features.json").read_bytes()
     outcome = advise("--carry-out", "--out", out, "--json")
-    assert (out / "selection.json").read_bytes() == selection
+    assert (out / "features.json").read_bytes() == selection
     ledger = Ledger.open(out / "ledger.json")
     assert [(entry.what, entry.part) for entry in ledger.entries] == [
         ("feature selection", "train"),

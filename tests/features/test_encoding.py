@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sordino.data import Column, DataError
@@ -67,6 +67,18 @@ def test_cuts_that_cannot_be_are_refused(cuts: dict[str, tuple[float, ...]]) -> 
         CentredOneHot(COLUMNS, cuts)
     with pytest.raises(DataError, match="lacks the column colour"):
         CentredOneHot(COLUMNS, {"age": (1.0,)})(pd.DataFrame({"age": [1.0]}))
+
+
+@given(low=st.floats(-1e300, 1e300), width=st.floats(1e-300, 1e300))
+def test_neutral_cuts_lie_inside_whatever_the_bounds(low: float, width: float) -> None:
+    """Of a domain far from zero, too, whose cuts floats cannot tell apart."""
+    assume(np.isfinite(low + width) and low + width > low)
+    column = Column("a", bounds=(low, low + width))
+    cuts = neutral_cuts([column]).get("a", ())
+    assert all(low < cut < low + width for cut in cuts)
+    rows = CentredOneHot([column], {"a": cuts} if cuts else {})(pd.DataFrame({"a": [low, low + width]}))
+    assert rows.shape == (2, len(cuts) + 1)
+    assert not (rows[0] == rows[1]).all()
 
 
 def test_neutral_cuts_follow_from_the_bounds_alone() -> None:

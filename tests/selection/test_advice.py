@@ -11,7 +11,9 @@ from sordino.data import Column, Facts
 from sordino.data.schema import Schema
 from sordino.selection.advice import Answer, advise
 from sordino.selection.budget_split import BudgetSplit
-from sordino.selection.situation import Situation, weight_noise, worthwhile_columns
+from sordino.selection.feature_worth import least_worthwhile_weight
+from sordino.selection.situation import STRONG_WEIGHT, Situation, weight_noise, worthwhile_columns
+from sordino.selection.table_models import BINS
 
 WORDS = tuple("abcdefgh")
 COLUMNS = (
@@ -110,14 +112,31 @@ def test_selection_stops_where_its_tables_are_noise() -> None:
 
 
 def test_larger_models_come_with_more_budget() -> None:
-    chosen = [answers(replace(SITUATION, epsilon=e))["Which model?"].numbers["model"] for e in (0.01, 0.1, 1, 10)]
-    order = ["logistic-numeric", "logistic", "logistic-binned", "network-small", "network-large"]
-    places = [order.index(name) for name in chosen]
+    chosen = [answers(replace(SITUATION, epsilon=e))["Which model?"] for e in (0.01, 0.1, 1, 10)]
+    assert [answer.numbers["model"] for answer in chosen] == ["logistic-numeric", *["logistic-binned"] * 3]
+    assert "bins of a number stands above its noise" in chosen[-1].answer
+    words = replace(SITUATION.facts, columns=tuple(column for column in COLUMNS if column.bounds is None))
+    order = ["logistic", "network-small", "network-large"]
+    places = [
+        order.index(answers(replace(SITUATION, facts=words, epsilon=e))["Which model?"].numbers["model"])
+        for e in (0.01, 0.1, 1, 10)
+    ]
     assert places == sorted(places)
-    assert places[0] == 0
-    assert places[-1] == 4
+    assert (places[0], places[-1]) == (0, 2)
     measured = replace(SITUATION, best_measured="network-small")
     assert answers(measured)["Which model?"].numbers["model"] == "network-small"
+
+
+def test_bins_pay_where_a_category_among_as_many_does() -> None:
+    bins = Column("bins", categories=tuple(map(str, range(BINS))))
+    beside = replace(SITUATION.facts, columns=(*COLUMNS[1:], bins))  # as many columns, so rows of the same length
+    for epsilon in (0.005, 0.01, 0.02, 0.05, 0.1, 1.0):
+        here = replace(SITUATION, facts=beside, epsilon=epsilon)
+        noise = weight_noise(here.columns, here.trained, here.training_noise)["bins"]
+        # The rule leaves out the factor √(1 + 1/100) that the bias adds.
+        assert here.bins_pay == (least_worthwhile_weight(noise / sqrt(1 + 1 / BINS**2)) < STRONG_WEIGHT)
+    assert not replace(SITUATION, epsilon=0.001).bins_pay
+    assert replace(SITUATION, epsilon=1.0).bins_pay
 
 
 def test_freezing_threshold_is_the_papers_at_its_size() -> None:

@@ -64,7 +64,7 @@ def killed(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, steps: Step
             done(folder, steps)
 
 
-@pytest.mark.parametrize("name", ["selection.json", "model.safetensors", "score.json", "result.json"])
+@pytest.mark.parametrize("name", ["features.json", "model.safetensors", "score.json", "used.json", "result.json"])
 @pytest.mark.parametrize("steps", [LOGISTIC, BINNED, LINEAR], ids=["logistic", "binned", "linear"])
 def test_goes_on_after_any_failed_write_and_pays_once(
     tmp_path: Path, name: str, steps: Steps, monkeypatch: pytest.MonkeyPatch
@@ -76,7 +76,7 @@ def test_goes_on_after_any_failed_write_and_pays_once(
     shutil.copytree(folder, copy)
     result = done(folder, steps)
     # A training that had not begun before the copy was made has another key in each.
-    if steps is not LINEAR or name != "selection.json":
+    if steps is not LINEAR or name != "features.json":
         assert done(copy, steps) == result
     ledger = Ledger.open(folder / "ledger.json")
     assert [entry.what for entry in ledger.entries] == ["feature selection", "training", "final score"]
@@ -114,7 +114,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["selection.json", "score.json", "result.json"])
+@pytest.mark.parametrize("name", ["features.json", "score.json", "used.json", "result.json"])
 @pytest.mark.parametrize("content", ["", "{}", "[1]", "null", '{"accuracy": 1}', '{"mask": 3, "seal": 3}'])
 def test_damaged_files_of_a_finished_folder(finished: Path, tmp_path: Path, name: str, content: str) -> None:
     folder = tmp_path / "copy"
@@ -127,6 +127,12 @@ def test_damaged_files_of_a_finished_folder(finished: Path, tmp_path: Path, name
 def test_a_finished_folder_answers_for_its_own_ledger_and_noise_only(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="another plan"):
         done(finished, replace(LOGISTIC, score_noise=2.9))
+    kept = (finished / "features.json").read_bytes()
+    narrower = Schema(SCHEMA.columns[1:], SCHEMA.target)
+    for change in ({"schema": narrower}, {"schema": narrower, "selection_noise": None}, {"model": MODEL["linear"]}):
+        with pytest.raises(RunError, match="another model or schema"):
+            done(finished, replace(LOGISTIC, **change))  # type: ignore[arg-type]
+    assert (finished / "features.json").read_bytes() == kept
     other = Ledger(20.0, 1e-5, planned=LOGISTIC.announcements())
     with pytest.raises(RunError, match="another plan"):
         carry_out(LOGISTIC, TABLE, PublicRows(PUBLIC, 40), other, finished)

@@ -119,7 +119,8 @@ def table_1(experiment: Experiment) -> Record:
             *(ACCOUNTANT, REPEATS, POOLING, NOT_PRIVATE_PCA, DROPOUT, _STAND_IN),
         ],
         experiment.pick(_SHORT, None),
-        f"{TUNING}. FCNs trained in full are at PAW's rate of {FULL_FCN.rates[0]}, untuned",
+        f"{TUNING}. What is trained in full is at PAW's rates, {FULL_FCN.rates[0]} (FCNs) and {FULL_CNN.rates[0]}, "
+        "untuned",
     )
 
 
@@ -178,7 +179,7 @@ def table_4(experiment: Experiment) -> Record:
             "300 of 100 or 200",
             None,
         ),
-        TUNING,
+        experiment.pick(SHORT_CNN, FULL_CNN).tuning,
     )
 
 
@@ -229,7 +230,7 @@ def table_5(experiment: Experiment) -> Record:
             "the hidden layers that it has with PCA",
         ],
         experiment.pick(f"{setting.epochs:g} epochs of batches of {setting.batch} in place of 500 of 100", None),
-        TUNING,
+        setting.tuning,
     )
 
 
@@ -255,6 +256,6 @@ def choices(experiment: Experiment) -> Record:
             "One seed each. Other items choose the same way, at their own noise: their trials say what they took",
             f"Networks trained in full are at PAW's rates, {FULL_FCN.rates[0]} and {FULL_CNN.rates[0]}, untuned",
         ],
-        experiment.pick("three rates, one seed", "three rates, one seed"),
+        experiment.pick("three rates, one seed", "nothing to choose: all are trained in full, at PAW's rates"),
         TUNING,
     )

@@ -159,12 +159,17 @@ class Setting:
     def plain(self, network: str) -> NetworkTrial:
         return NetworkTrial.plain(network, batch=self.batch, epochs=self.plain_epochs)
 
+    @property
+    def tuning(self) -> str:
+        """How the learning rate was found, for the record."""
+        return TUNING if len(self.rates) > 1 else f"None: the learning rate is {self.rates[0]:g}, as PAW gives about"
+
     def tuned(self, experiment: Experiment, network: str, epsilon: float | None, **changes: Any) -> NetworkTrial:
         return tuned(experiment, self.private(network, epsilon, **changes), self.rates)
 
 
 FULL_FCN = Setting(100, 500, (0.1,), 20)
-"""At PAW's rate: 500 epochs are too long to try several."""
+"""At one rate of those that PAW gives (0.1 to 0.2, for CNNs about 0.05): 500 epochs are too long to try several."""
 SHORT_FCN = Setting(250, 20, (0.5, 1.0, 2.0), 20)
 SHORT_CNN = Setting(250, 2, (0.1, 0.25, 0.5), 2, seeds=3)
 FULL_CNN = Setting(100, 300, (0.05,), 30)

@@ -26,7 +26,7 @@ _TRIED: tuple[dict[str, Any], ...] = (
     *({}, {"epochs": 60}, {"epochs": 100}, {"learning_rate": 15.0}),
     *({"input_scale": 0.4}, {"orthogonal": True}),
 )
-"""Changes to the setting that falls short by most."""
+"""Changes to the setting whose accuracy lies furthest below the paper's in Table 2."""
 
 
 def table_1(experiment: Experiment) -> Record:
@@ -55,6 +55,7 @@ def choices(experiment: Experiment) -> Record:
         words = ", ".join(f"{what} {value}" for what, value in changes.items())
         accuracy = percent(each["accuracy"] for each in found)
         rows.append(["lsr-m3", made.epsilon, words or "the paper's", accuracy, len(found)])
+    best = max(rows, key=lambda row: str(row[3]))
     longer = ", ".join(f"{epochs} epochs for {name}" for name, epochs in LONGER.items())
     return Record(
         PAPER,
@@ -64,8 +65,9 @@ def choices(experiment: Experiment) -> Record:
         rows,
         [
             "δ=1e-5, PLD",
-            f"A longer run with the noise that the same ε then needs is best. Table 2 takes {longer}: for M3 by these "
-            "trials, for the other two, which miss by less, on their strength alone",
+            f"{best[2]} did best; a sixth of a point is about the chance of one seed and 5,000 records. Tables 1 and 2 "
+            f"take {longer}, with the noise that the same ε then needs: for M3 by these trials, for the other two on "
+            "their strength alone",
             "Benchmarks are public: looking at their held-out records is not counted; on private data it must be",
         ],
         tuning="This is the tuning",
@@ -96,7 +98,7 @@ def _accuracies(experiment: Experiment, item: str, title: str, names: Iterable[s
             "δ=1e-5; ours are calibrated by PLD to the paper's ε, so that they need less noise",
             "The paper's σ belongs to the ε that it aimed at (1, 2, 2.93 and 1, 2, 2.7 and 2, 5, 7.53 by RDP); where "
             "it reports less, that seems to be what was spent when the accuracy was reached; ours is the whole run's",
-            "Rows with more epochs than the paper's are of our own choice, on held-out records: item choices",
+            "Rows with more epochs than the paper's are of our own choice, not made on test records: item choices",
         ],
         experiment.shortfall(SHORTFALL, all=1),
         TUNING,
