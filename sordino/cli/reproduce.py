@@ -31,6 +31,7 @@ def reproduce(
 ) -> None:
     """Reproduce a table or figure of a paper; what was trained before is not trained again."""
     from sordino.papers.experiment import Experiment
+    from sordino.papers.keeping import Store
     from sordino.papers.records import in_words
     from sordino.papers.reproducing import items_of, reproduce
 
@@ -40,7 +41,8 @@ def reproduce(
     if quick and full:
         raise typer.BadParameter("give --quick or --full, not both")
     folder = out / "quick" if quick else out
+    store = Store(records=None if quick else folder / paper)
     with Console(stderr=True).status(item) as status:
-        record = reproduce(paper, item, Experiment(seeds, full, quick, more, say=status.update), folder)
+        record = reproduce(paper, item, Experiment(seeds, full, quick, more, status.update, store), folder)
     typer.echo(json.dumps(asdict(record), ensure_ascii=False) if as_json else in_words(record))
     typer.echo(f"record: {folder / paper / item}.json", err=True)

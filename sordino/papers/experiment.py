@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sordino.papers.keeping import CACHE, Store
 from sordino.papers.records import Record
 from sordino.papers.trials import Say, Trial
 
@@ -22,7 +23,7 @@ class Experiment:
     more: Path | None = None
     """Further training examples that the user has, for items about more data."""
     say: Say = lambda line: None
-    store: Path | None = None
+    store: Store = CACHE
     ran: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What every trial found, for the record."""
 

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +12,49 @@ from sordino.budget.ledger_file import write_durably
 from sordino.data.places import cache_folder
 from sordino.training.run import Run, RunBusy, RunError
 
+_LONG = 300.0
+"""Seconds from which a result is worth a file beside the records."""
 
-def kept(key: str, store: Path | None, compute: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """The result under this key: from the store, or else computed now, with a folder of its own to work in."""
-    folder = (cache_folder() / "trials" if store is None else store) / key
-    result = folder / "result.json"
-    if not result.exists():
+
+@dataclass(frozen=True)
+class Store:
+    """Where parts of experiments work and leave their results: in the user's cache folder, unless it says otherwise.
+
+    Results that took long lie beside the records as well, where there is such a place: an hour of training is then as
+    safe as the record that will be made of it, and whoever has the records can go on with them elsewhere.
+    """
+
+    folder: Path | None = None
+    records: Path | None = None
+
+    def kept(self, key: str, compute: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+        """The result under this key: as it was found before, or computed now, with a folder of its own to work in."""
+        folder = (self.folder or cache_folder() / "trials") / key
+        result = folder / "result.json"
+        lasting = self.records and self.records / "trials" / f"{key}.json"
+        for place in (result, lasting):
+            if place is not None and place.exists():
+                return _read(place)
+        gone_on, begun = folder.exists(), time.monotonic()
         found = compute(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_durably(result, (json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        long = gone_on or time.monotonic() - begun >= _LONG
+        content = (json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        for place in (lasting if long else None, result):
+            if place is not None:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                write_durably(place, content)
+        return _read(result)
+
+
+CACHE = Store()
+
+
+def _read(result: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(result.read_text(encoding="utf-8")))
     except ValueError:
-        raise ValueError(f"{result} is damaged: delete its folder, and the trial is trained again") from None
+        what = "its folder" if result.name == "result.json" else "it"
+        raise ValueError(f"{result} is damaged: delete {what}, and the trial is trained again") from None
 
 
 def begun_or_anew(folder: Path, train: Callable[[Run], dict[str, Any]]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from sordino.data.samplers import PoissonSampler, Sampler, ShuffledSampler
 from sordino.features.feature import as_array
 from sordino.features.normalisation import Standardised
 from sordino.features.stored import stored
-from sordino.papers.keeping import begun_or_anew, kept
+from sordino.papers.keeping import CACHE, Store, begun_or_anew
 from sordino.training import normalising
 from sordino.training.checkpoint import Checkpoint
 from sordino.training.fitting import Progress, fit
@@ -67,7 +67,7 @@ class Trial:
     marks: int = 1
     """How many times the accuracy is measured along the run, at equal distances."""
 
-    def run(self, say: Say = lambda line: None, store: Path | None = None) -> dict[str, Any]:
+    def run(self, say: Say = lambda line: None, store: Store = CACHE) -> dict[str, Any]:
         """Its result: from the store, or else trained now."""
         dataset = _loaded(self.dataset)
         chosen = recipe(self.recipe, self.dataset, dataset.facts, **dict(self.settings))
@@ -75,7 +75,7 @@ class Trial:
         def train(run: Run) -> dict[str, Any]:
             return self._result(chosen, dataset, run, say)
 
-        return kept(self._key(chosen, dataset), store, lambda folder: begun_or_anew(folder, train))
+        return store.kept(self._key(chosen, dataset), lambda folder: begun_or_anew(folder, train))
 
     def _result(self, chosen: Recipe, dataset: Dataset, run: Run, say: Say) -> dict[str, Any]:
         say(f"{self}: features")

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sordino.papers.experiment import Experiment
+from sordino.papers.keeping import Store
 from sordino.papers.reproducing import reproduce
 from sordino.papers.weight_distributions import noise, noise_trials
 from sordino.papers.weight_distributions.noise_trials import SUBJECTS, NoiseTrial
@@ -16,16 +17,16 @@ SMALL = NoiseTrial("LeNet-300-100", 0.1, epochs=2, looks=2, records=96, test=40)
 
 def test_a_trial_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    first = SMALL.run(said.append, tmp_path)
+    first = SMALL.run(said.append, Store(tmp_path))
     assert said == [f"LeNet-300-100 at σ=0.1, seed 0: {at}" for at in ("features", *_epochs())]
     assert first["n"] == 96
     assert [point["epoch"] for point in first["curve"]] == pytest.approx([2 / 3, 1, 5 / 3, 2])
     assert first["accuracy"] == first["curve"][-1]["sampled"]
     assert first["means"] == first["curve"][-1]["means"]
     monkeypatch.setattr(NoiseTrial, "_trained", None)
-    assert SMALL.run(store=tmp_path) == first
+    assert SMALL.run(store=Store(tmp_path)) == first
     with pytest.raises(TypeError):
-        replace(SMALL, seed=1).run(store=tmp_path)
+        replace(SMALL, seed=1).run(store=Store(tmp_path))
 
 
 def _epochs() -> list[str]:
@@ -42,7 +43,7 @@ def test_an_interrupted_reproduction_goes_on(tmp_path: Path, monkeypatch: pytest
         return train(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(noise_trials, "train_noisy", stopping)
-    experiment = Experiment(quick=True, store=tmp_path / "trials")
+    experiment = Experiment(quick=True, store=Store(tmp_path / "trials"))
     with pytest.raises(KeyboardInterrupt):
         reproduce(noise.PAPER, "table-1", experiment, tmp_path)
     record = reproduce(noise.PAPER, "table-1", experiment, tmp_path)
@@ -58,11 +59,11 @@ def test_other_networks_make_other_trials(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_damaged_result_is_named(tmp_path: Path) -> None:
-    SMALL.run(store=tmp_path)
+    SMALL.run(store=Store(tmp_path))
     (path,) = tmp_path.glob("*/result.json")
     path.write_text("{")
     with pytest.raises(ValueError, match=r"result\.json is damaged"):
-        SMALL.run(store=tmp_path)
+        SMALL.run(store=Store(tmp_path))
 
 
 def test_the_rate_grows_with_the_noise() -> None:

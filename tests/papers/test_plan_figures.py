@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sordino.papers.keeping import Store
 from sordino.papers.weight_distributions import plan_figures
 from sordino.papers.weight_distributions.plan_figures import (
     DELTA,
@@ -35,7 +36,7 @@ def test_the_noise_of_a_claim_is_the_authors(epsilon: float, z: float) -> None:
 def test_a_claim_is_far_below_what_holds(tmp_path: Path) -> None:
     plan = SMALL.plan(0.5)
     assert (plan.steps, plan.rates[:11:10]) == (40, pytest.approx((0.1, 0.09)))
-    found = figures(plan, 1000, store=tmp_path)
+    found = figures(plan, 1000, store=Store(tmp_path))
     assert found["claimed"] == pytest.approx(0.5, rel=1e-3)
     assert found["claimed"] < found["audited"] < found["sound"]
     assert found["claimed"] < found["final"] < found["sound"]
@@ -44,7 +45,7 @@ def test_a_claim_is_far_below_what_holds(tmp_path: Path) -> None:
 
 
 def test_where_examples_mix_nothing_holds(tmp_path: Path) -> None:
-    mixing, apart = (figures(SMALL.plan(0.5, mixing), 100, store=tmp_path) for mixing in (True, False))
+    mixing, apart = (figures(SMALL.plan(0.5, mixing), 100, store=Store(tmp_path)) for mixing in (True, False))
     assert mixing["sound"] is None
     assert apart["sound"] is not None
     assert mixing["claimed"] == apart["claimed"]
@@ -55,7 +56,7 @@ def test_sound_plans_cost_what_is_asked(epsilon: float, tmp_path: Path) -> None:
     method, descent = SoundMethod(), Descent(10, 2, 4.0)
     plans = method.plan(60_000, epsilon), descent.plan(60_000, epsilon)
     for plan in plans:
-        found = figures(plan, 200, store=tmp_path)
+        found = figures(plan, 200, store=Store(tmp_path))
         assert 0.99 * epsilon < found["sound"] <= epsilon
         assert found["audited"] <= epsilon
     assert plans[0].learning_rate == pytest.approx(4 * epsilon / 3)
@@ -71,7 +72,7 @@ def test_an_audit_is_done_once_for_a_plan(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(said) == 1
     for other in (SMALL.plan(0.6), replace(SMALL, l2_clip=3.0).plan(0.5)):
         with pytest.raises(TypeError):
-            figures(other, 100, store=tmp_path)
+            figures(other, 100, store=Store(tmp_path))
 
 
 def test_a_small_dataset_is_no_reason_for_a_warning() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from sordino.data import DataError
 from sordino.papers.experiment import Experiment
+from sordino.papers.keeping import Store
 from sordino.papers.page import page
 from sordino.papers.records import Record, in_words, percent
 from sordino.papers.reproducing import PAPERS, reproduce
@@ -15,13 +16,13 @@ ITEMS = [(paper, item) for paper, items in PAPERS.items() for item in items]
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Items share trials: what one has trained the others need not train."""
-    return tmp_path_factory.mktemp("trials")
+    return Store(tmp_path_factory.mktemp("trials"))
 
 
 @pytest.mark.parametrize(("paper", "item"), ITEMS)
-def test_the_quick_form_of_every_item(paper: str, item: str, store: Path, tmp_path: Path) -> None:
+def test_the_quick_form_of_every_item(paper: str, item: str, store: Store, tmp_path: Path) -> None:
     try:
         record = reproduce(paper, item, Experiment(quick=True, store=store), tmp_path)
     except DataError as error:

@@ -10,6 +10,7 @@ from sordino.budget import Ledger
 from sordino.data import DataError, load
 from sordino.papers import trials
 from sordino.papers.experiment import settings
+from sordino.papers.keeping import Store
 from sordino.papers.trials import IterationTrial, Trial
 from sordino.training import continuity
 from sordino.training.run import Run, RunError
@@ -19,13 +20,13 @@ SMALL = Trial("digits", "scatter-linear", 1, delta=1e-4, settings=settings(epoch
 
 def test_a_trial_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    first = SMALL.run(said.append, tmp_path)
+    first = SMALL.run(said.append, Store(tmp_path))
     assert said[0] == "scatter-linear on digits ε=3 epochs=6 seed 1: features"
     assert said[-1].endswith("of 34")
     assert len(said) > 3
     monkeypatch.setattr(Trial, "_train", None)
-    assert SMALL.run(said.append, tmp_path) == first
-    assert SMALL.run(store=tmp_path) == first
+    assert SMALL.run(said.append, Store(tmp_path)) == first
+    assert SMALL.run(store=Store(tmp_path)) == first
     assert 2.99 < first["sound"]["epsilon"] <= 3
     assert [point["accuracy"] for point in first["curve"]][-1] == first["accuracy"]
     budgets = [point["epsilon"] for point in first["curve"]]
@@ -35,7 +36,7 @@ def test_a_trial_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_ledger_of_a_trial_holds_its_price(tmp_path: Path) -> None:
     trial = replace(SMALL, dataset="mnist-5k", delta=1e-5, records=2000, settings=settings(epochs=2))
-    result = trial.run(store=tmp_path)
+    result = trial.run(store=Store(tmp_path))
     (folder,) = tmp_path.iterdir()
     ledger = Ledger.open(folder / "ledger.json")
     assert [entry.what for entry in ledger.entries] == ["normalisation", "training"]
@@ -44,7 +45,7 @@ def test_the_ledger_of_a_trial_holds_its_price(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = SMALL.run(store=tmp_path / "whole")
+    whole = SMALL.run(store=Store(tmp_path / "whole"))
     measured = trials._Material.accuracy
     calls = []
 
@@ -56,20 +57,20 @@ def test_a_trial_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(trials._Material, "accuracy", stopping)
     with pytest.raises(KeyboardInterrupt):
-        SMALL.run(store=tmp_path / "stopped")
-    gone_on = SMALL.run(store=tmp_path / "stopped")
+        SMALL.run(store=Store(tmp_path / "stopped"))
+    gone_on = SMALL.run(store=Store(tmp_path / "stopped"))
     assert {**gone_on, "seconds": 0} == {**whole, "seconds": 0}
 
 
 def test_without_noise_there_is_no_price(tmp_path: Path) -> None:
-    result = replace(SMALL, epsilon=None).run(store=tmp_path)
+    result = replace(SMALL, epsilon=None).run(store=Store(tmp_path))
     assert result["sound"] == {"epsilon": None, "accountant": None}
     (folder,) = tmp_path.iterdir()
     assert Ledger.open(folder / "ledger.json").epsilon(1e-4) == np.inf
 
 
 def test_shuffled_batches_cost_more_than_is_claimed(tmp_path: Path) -> None:
-    result = replace(SMALL, shuffled=True).run(store=tmp_path)
+    result = replace(SMALL, shuffled=True).run(store=Store(tmp_path))
     assert 2.99 < result["claimed"]["epsilon"] <= 3 < result["sound"]["epsilon"]
 
 
@@ -82,22 +83,22 @@ def test_held_out_records_are_not_trained_on(tmp_path: Path) -> None:
     rows = {row.tobytes() for row in material.train_x}
     shared = sum(row.tobytes() in rows for row in material.test_x)
     assert shared <= 3  # the data itself has a few doubles
-    assert trial.run(store=tmp_path)["n"] == 500
+    assert trial.run(store=Store(tmp_path))["n"] == 500
 
 
 def test_iteration_stays_within_the_budget(tmp_path: Path) -> None:
     trial = IterationTrial("digits", "scatter-linear", 0, delta=1e-4, passes=3, batch=128)
-    result = trial.run(store=tmp_path)
+    result = trial.run(store=Store(tmp_path))
     assert 2.9 < result["sound"]["epsilon"] <= 3
     assert result["sound"]["accountant"] == "rdp"
     with pytest.raises(ValueError, match="needed"):
-        replace(trial, epsilon=None).run(store=tmp_path)
+        replace(trial, epsilon=None).run(store=Store(tmp_path))
 
 
 def test_other_settings_make_another_trial(tmp_path: Path) -> None:
     assert (
-        SMALL.run(store=tmp_path)["learning_rate"]
-        != replace(SMALL, settings=settings(epochs=6, learning_rate=1.0)).run(store=tmp_path)["learning_rate"]
+        SMALL.run(store=Store(tmp_path))["learning_rate"]
+        != replace(SMALL, settings=settings(epochs=6, learning_rate=1.0)).run(store=Store(tmp_path))["learning_rate"]
     )
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -110,10 +111,10 @@ def test_a_trial_that_was_stopped_goes_on_in_another_environment_or_starts_anew(
     with monkeypatch.context() as stopped:
         stopped.setattr(trials._Material, "accuracy", _interrupt)
         with pytest.raises(KeyboardInterrupt):
-            trial.run(store=tmp_path)
+            trial.run(store=Store(tmp_path))
     here = continuity.environment()
     monkeypatch.setattr(continuity, "environment", lambda: {**here, "threads": 99})
-    result = trial.run(store=tmp_path)
+    result = trial.run(store=Store(tmp_path))
     assert 0 < result["accuracy"] <= 1
     assert result["curve"][-1]["accuracy"] == result["accuracy"]
 
@@ -123,11 +124,11 @@ def _interrupt(*_: object) -> float:
 
 
 def test_a_damaged_result_is_named(tmp_path: Path) -> None:
-    SMALL.run(store=tmp_path)
+    SMALL.run(store=Store(tmp_path))
     (path,) = tmp_path.glob("*/result.json")
     path.write_text("{")
     with pytest.raises(ValueError, match=r"result\.json is damaged"):
-        SMALL.run(store=tmp_path)
+        SMALL.run(store=Store(tmp_path))
 
 
 def test_further_examples_must_be_of_the_same_kind(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_further_examples_must_be_of_the_same_kind(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=wrong):
             trials.further_examples(str(tmp_path / f"{name}.npz"), dataset)
     np.savez(tmp_path / "more.npz", x=dataset.train.x[:50], y=dataset.train.y[:50])
-    result = replace(SMALL, more=str(tmp_path / "more.npz")).run(store=tmp_path)
+    result = replace(SMALL, more=str(tmp_path / "more.npz")).run(store=Store(tmp_path))
     assert result["n"] == len(dataset.train) + 50
 
 
@@ -150,5 +151,5 @@ def test_a_trial_that_another_process_is_at_is_left_alone(tmp_path: Path) -> Non
     chosen = trials.recipe("scatter-linear", "digits", dataset.facts, epochs=6)
     folder = tmp_path / SMALL._key(chosen, dataset)
     with Run.at(folder).alone(), pytest.raises(RunError, match="another process"):
-        SMALL.run(store=tmp_path)
+        SMALL.run(store=Store(tmp_path))
     assert (folder / "private").is_dir()

@@ -17,7 +17,7 @@ from sordino import models
 from sordino.budget import Ledger
 from sordino.data.samplers import PoissonSampler
 from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import begun_or_anew, kept
+from sordino.papers.keeping import Store, begun_or_anew
 from sordino.papers.privacy_aware.comparing import PAPER, Interval, line
 from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
 from sordino.papers.records import Cell, Record, Series
@@ -56,10 +56,10 @@ class Repeat:
     epsilon: float = _EPSILON
     delta: float = _DELTA
 
-    def run(self, say: Say, store: Path | None) -> dict[str, Any]:
+    def run(self, say: Say, store: Store) -> dict[str, Any]:
         """Accuracies, and the cosine distance of the noisy weights from the plain ones after each epoch."""
         key = hashlib.blake2b(f"{_REVISION} {self!r}".encode(), digest_size=16).hexdigest()
-        return kept(f"parts-{key}", store, lambda folder: self._result(folder, say))
+        return store.kept(f"parts-{key}", lambda folder: self._result(folder, say))
 
     def _result(self, folder: Path, say: Say) -> dict[str, Any]:
         say(f"{self}")

@@ -15,7 +15,7 @@ from sordino.budget.steps import steps_for
 from sordino.data.samplers import PoissonSampler
 from sordino.data.splits import shuffled
 from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import begun_or_anew, kept
+from sordino.papers.keeping import CACHE, Store, begun_or_anew
 from sordino.papers.privacy_aware.inputs import POOLED, loaded
 from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
 from sordino.papers.trials import Say
@@ -90,13 +90,13 @@ class Workflow:
     delta: float = 1e-5
     seed: int = 0
 
-    def run(self, say: Say = lambda line: None, store: Path | None = None) -> dict[str, Any]:
+    def run(self, say: Say = lambda line: None, store: Store = CACHE) -> dict[str, Any]:
         """Its result: from the store, or else searched for now, from where that was stopped."""
 
         def compute(run: Run) -> dict[str, Any]:
             return self._result(run, say)
 
-        return kept(self._key(), store, lambda folder: begun_or_anew(folder, compute))
+        return store.kept(self._key(), lambda folder: begun_or_anew(folder, compute))
 
     def _result(self, run: Run, say: Say) -> dict[str, Any]:
         begun = time.process_time()

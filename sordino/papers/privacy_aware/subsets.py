@@ -16,7 +16,6 @@ from sordino.data.schema import Schema
 from sordino.features.encoding import OneHot
 from sordino.mechanisms.contingency import Tables, pair_tables
 from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import kept
 from sordino.papers.privacy_aware.comparing import Interval
 from sordino.papers.privacy_aware.inputs import loaded
 from sordino.selection.budget_split import BudgetSplit
@@ -210,7 +209,7 @@ def measured(experiment: Experiment, words: str, compute: Callable[[], dict[str,
         return compute() | {"trial": words, "seconds": time.process_time() - begun}
 
     key = hashlib.blake2b(f"{_REVISION} {words}".encode(), digest_size=16).hexdigest()
-    found = kept(f"paw-tables-{key}", experiment.store, lambda folder: timed())
+    found = experiment.store.kept(f"paw-tables-{key}", lambda folder: timed())
     # Rows and lines of the record say what many fits came to; one by one they would make it a hundred times as long.
     experiment.ran[words] = {name: value for name, value in found.items() if not isinstance(value, dict | list)}
     return found

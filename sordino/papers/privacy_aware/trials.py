@@ -6,7 +6,6 @@ import math
 import time
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from sordino.budget import Ledger, Repeated, calibration, cost
 from sordino.data.samplers import PoissonSampler
 from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import begun_or_anew, kept
+from sordino.papers.keeping import CACHE, Store, begun_or_anew
 from sordino.papers.privacy_aware.inputs import Material, loaded, material
 from sordino.papers.privacy_aware.networks import NETWORKS
 from sordino.papers.trials import Say
@@ -67,13 +66,13 @@ class NetworkTrial:
         sizes = {"batch": 16, "epochs": 1, "records": 48, "examined": 24, "validation": min(self.validation, 24)}
         return replace(self, **budget, **sizes, delta=1e-3, marks=min(self.marks, 2))  # type: ignore[arg-type]
 
-    def run(self, say: Say = lambda line: None, store: Path | None = None) -> dict[str, Any]:
+    def run(self, say: Say = lambda line: None, store: Store = CACHE) -> dict[str, Any]:
         """Its result: from the store, or else trained now."""
 
         def train(run: Run) -> dict[str, Any]:
             return self._result(run, say)
 
-        return kept(self._key(), store, lambda folder: begun_or_anew(folder, train))
+        return store.kept(self._key(), lambda folder: begun_or_anew(folder, train))
 
     def plan(self, n: int) -> Plan:
         sampler = PoissonSampler(n, min(n, self.batch))

@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from sordino.data import load
 from sordino.data.samplers import PoissonSampler
 from sordino.features.feature import as_array
 from sordino.features.pixels import Pixels
-from sordino.papers.keeping import begun_or_anew, kept
+from sordino.papers.keeping import Store, begun_or_anew
 from sordino.papers.trials import Say
 from sordino.training.fitting import fit
 from sordino.training.heads import NetworkHead
@@ -48,7 +47,7 @@ class Descent:
             return Plan(sampler, _UNCLIPPED, 0.0, iterations, private=False)
         return Plan(sampler, 1.0, self.noise_multiplier, iterations)
 
-    def curve(self, iterations: int, marks: int, records: int, tested: int, say: Say, store: Path | None) -> Any:
+    def curve(self, iterations: int, marks: int, records: int, tested: int, say: Say, store: Store) -> Any:
         """Accuracies in training and test along the run, from the store or else trained now: {iteration: [both]}."""
         words = f"{_REVISION} {self} {iterations} {marks} {records} {tested}"
         key = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
@@ -56,7 +55,7 @@ class Descent:
         def train(run: Run) -> dict[str, Any]:
             return self._trained(iterations, marks, records, tested, say, run)
 
-        return kept(f"descent-{key}", store, lambda folder: begun_or_anew(folder, train))
+        return store.kept(f"descent-{key}", lambda folder: begun_or_anew(folder, train))
 
     def _trained(self, iterations: int, marks: int, records: int, tested: int, say: Say, run: Run) -> dict[str, Any]:
         data, pixels = load("fashion-mnist"), Pixels(*USUAL_SCALE["fashion-mnist"])

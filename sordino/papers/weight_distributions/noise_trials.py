@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from sordino.data.dataset import Split
 from sordino.features.feature import Feature
 from sordino.features.pixels import Pixels
 from sordino.features.word_vectors import WordVectors
-from sordino.papers.keeping import kept
+from sordino.papers.keeping import CACHE, Store
 from sordino.papers.trials import Say
 from sordino.training.noisy_weights import NoisyTraining, train_noisy
 
@@ -94,10 +93,10 @@ class NoiseTrial:
         """
         return max(_LEAST_RATE, _RATE * self.deviation)
 
-    def run(self, say: Say = lambda line: None, store: Path | None = None) -> dict[str, Any]:
+    def run(self, say: Say = lambda line: None, store: Store = CACHE) -> dict[str, Any]:
         """Its result: from the store, or else trained now."""
         subject = SUBJECTS[self.subject]
-        return kept(self._key(subject), store, lambda folder: self._trained(subject, say))
+        return store.kept(self._key(subject), lambda folder: self._trained(subject, say))
 
     def _trained(self, subject: Subject, say: Say) -> dict[str, Any]:
         say(f"{self}: features")

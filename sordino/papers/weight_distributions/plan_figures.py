@@ -16,7 +16,7 @@ from sordino.budget import PoissonGaussian, Repeated, rdp
 from sordino.budget.steps import steps_for
 from sordino.data.samplers import PoissonSampler, ShuffledSampler
 from sordino.mechanisms.streams import Streams
-from sordino.papers.keeping import kept
+from sordino.papers.keeping import CACHE, Store
 from sordino.papers.trials import Say
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
@@ -118,7 +118,7 @@ def _share(n: int, epsilon: float) -> float:
 
 
 def figures(
-    plan: WeightDistributionPlan | Plan, canaries: int, say: Say = lambda line: None, store: Path | None = None
+    plan: WeightDistributionPlan | Plan, canaries: int, say: Say = lambda line: None, store: Store = CACHE
 ) -> dict[str, Any]:
     """claimed, sound (None: ∞), final (of θ_T alone at least), audited (at 95 %) and the audit: stored, or found now.
 
@@ -131,7 +131,7 @@ def figures(
         say(f"audit of {plan.steps:,} steps at z={plan.noise_multiplier:.4g}")
         return _figures(plan, canaries, Streams(bytes.fromhex(key)))
 
-    return kept(key, store, found)
+    return store.kept(key, found)
 
 
 def _figures(plan: WeightDistributionPlan | Plan, canaries: int, streams: Streams) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from sordino.budget import Event, Ledger
 from sordino.data import load
 from sordino.data.dataset import Split
 from sordino.features.feature import Feature
-from sordino.papers.keeping import begun_or_anew, kept
+from sordino.papers.keeping import CACHE, Store, begun_or_anew
 from sordino.papers.trials import Say
 from sordino.papers.weight_distributions.networks import NETWORKS, Network
 from sordino.training.averaging import Averaging
@@ -61,14 +60,14 @@ class PrivateTrial(ABC):
     ) -> dict[str, Any]:
         """Train, and say what there is to say besides the accuracy of what is released, which the trainee holds."""
 
-    def run(self, say: Say = lambda line: None, store: Path | None = None) -> dict[str, Any]:
+    def run(self, say: Say = lambda line: None, store: Store = CACHE) -> dict[str, Any]:
         """Its result: from the store, or else trained now."""
         network = NETWORKS[self.network]
 
         def train(run: Run) -> dict[str, Any]:
             return self._result(network, run, say)
 
-        return kept(self._key(network), store, lambda folder: begun_or_anew(folder, train))
+        return store.kept(self._key(network), lambda folder: begun_or_anew(folder, train))
 
     def _result(self, network: Network, run: Run, say: Say) -> dict[str, Any]:
         say(f"{self}: features")

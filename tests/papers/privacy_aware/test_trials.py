@@ -8,6 +8,7 @@ import pytest
 
 from sordino.budget import Ledger, cost
 from sordino.papers.experiment import Experiment
+from sordino.papers.keeping import Store
 from sordino.papers.privacy_aware.trials import UNCLIPPED, NetworkTrial, price, repeated, run
 from sordino.training.dense import DenseTrainee
 from sordino.training.optimisers import SGD
@@ -16,7 +17,7 @@ TRIAL = NetworkTrial("Location-30 FCN PAW", 3.0, 0.5, 40, 1, delta=1e-3, records
 
 
 def test_a_training_is_held_to_its_budget(tmp_path: Path) -> None:
-    found = TRIAL.run(store=tmp_path)
+    found = TRIAL.run(store=Store(tmp_path))
     (folder,) = tmp_path.iterdir()
     ledger = Ledger.open(folder / "ledger.json")
     assert (ledger.terms.target_epsilon, ledger.terms.target_delta) == (3.0, 1e-3)
@@ -29,7 +30,7 @@ def test_a_training_is_held_to_its_budget(tmp_path: Path) -> None:
 
 def test_plain_training_promises_nothing(tmp_path: Path) -> None:
     trial = replace(TRIAL, epsilon=None, l2_clip=UNCLIPPED, adam=True)
-    found = trial.run(store=tmp_path)
+    found = trial.run(store=Store(tmp_path))
     (folder,) = tmp_path.iterdir()
     assert found["epsilon"] is None
     assert Ledger.open(folder / "ledger.json").epsilon(1e-3) == np.inf
@@ -37,7 +38,7 @@ def test_plain_training_promises_nothing(tmp_path: Path) -> None:
 
 
 def test_noise_given_is_the_noise(tmp_path: Path) -> None:
-    found = replace(TRIAL, epsilon=None, noise_multiplier=2.5).run(store=tmp_path)
+    found = replace(TRIAL, epsilon=None, noise_multiplier=2.5).run(store=Store(tmp_path))
     assert found["plan"]["noise_multiplier"] == 2.5
     plan = TRIAL.plan(160)
     assert found["epsilon"] == pytest.approx(cost(replace(plan, noise_multiplier=2.5).event, 1e-3).epsilon)
@@ -54,11 +55,11 @@ def test_a_stopped_training_goes_on_to_the_same_score(tmp_path: Path) -> None:
         TRIAL.run(stop, tmp_path / "a")
     again = TRIAL.run(said.append, tmp_path / "a")
     assert "step 2 of 4" in said[1]
-    assert again["score"] == TRIAL.run(store=tmp_path / "b")["score"]
+    assert again["score"] == TRIAL.run(store=Store(tmp_path / "b"))["score"]
 
 
 def test_a_trial_is_trained_once_and_its_seeds_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = Experiment(quick=True, store=tmp_path)
+    experiment = Experiment(quick=True, store=Store(tmp_path))
     first = run(experiment, TRIAL)
     assert list(experiment.ran) == [first["trial"]]
     assert "curve" not in experiment.ran[first["trial"]]
@@ -82,6 +83,6 @@ def test_the_trainee_is_the_closed_form_one_and_the_optimiser_plain(
 
     monkeypatch.setattr("sordino.papers.privacy_aware.trials.fit", fit)
     with pytest.raises(KeyboardInterrupt):
-        TRIAL.run(store=tmp_path)
+        TRIAL.run(store=Store(tmp_path))
     assert isinstance(seen[0], DenseTrainee)
     assert seen[1] == SGD(0.5)
