@@ -188,3 +188,18 @@ def test_activations_of_dense_networks() -> None:
 def test_a_network_of_one_width_is_refused() -> None:
     with pytest.raises(ValueError, match="input and its output"):
         models.dense(784)
+
+
+@pytest.mark.parametrize("name", ["cifar_cnn", "cifar_small_cnn", "cifar_scatter_cnn", "lsr_cnn"])
+def test_pooling_before_tanh_is_the_papers_function(name: str) -> None:
+    build, shape, _, _ = CASES[name]
+    torch.manual_seed(0)
+    model = build()
+    layers = list(model.children())
+    pools = [place for place, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d)]
+    assert pools
+    for place in pools:
+        assert isinstance(layers[place + 1], nn.Tanh)
+        layers[place : place + 2] = reversed(layers[place : place + 2])
+    inputs = 3 * torch.randn(2, *shape)
+    assert torch.allclose(nn.Sequential(*layers)(inputs), model(inputs), atol=1e-6)
