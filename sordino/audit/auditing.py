@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from sordino.audit.canaries import half_of, plan_at, resized
+from sordino.audit.canaries import half_of, plan_at
 from sordino.audit.findings import SHARE, WIDE_DELTA, Audit, Finding, Part
 from sordino.audit.lower_bound import check_confidence, epsilon_lower_bound
 from sordino.audit.noise import noise_test
 from sordino.audit.one_run import one_run_lower_bound
-from sordino.audit.sampler import sampler_test
+from sordino.audit.sampler import sampler_findings
 from sordino.audit.sensitivity import adversarial_rows, sensitivity_probe
 from sordino.audit.weight_distributions import audit_weight_distributions
-from sordino.audit.white_box import statistics_scores, training_scores
+from sordino.audit.white_box import statistics_scores, threshold_scores, training_scores
 from sordino.budget import Composed, Event, Ledger, Repeated, cost
 from sordino.data import DataError, Facts
 from sordino.features.feature import as_array
@@ -70,21 +70,25 @@ def audit_plan(
         events["statistics"] = (told.event, told.event)
         everything = np.sum(list(scores.values()), axis=0)
         scores = {"everything": everything, **scores}
-        # Thresholds of the statistics have a price, too, though no canary looks at them.
+        if isinstance(moments, ThresholdQuantiles):  # in all of it they have a price, but no score
+            scores["thresholds"] = threshold_scores(moments, coins)
+            events["thresholds"] = (moments.event, moments.event)
         spent = [event for event, *_ in normalising.planned(moments)]
         whole = [Composed((*spent, event)) for event in events["training"]]
         events["everything"] = whole[0], whole[1]
     whole_name = next(iter(scores))
 
     def part(name: str, at: float, level: float) -> Part:
-        bound = epsilon_lower_bound(scores[name][coins], scores[name][~coins], at, 1 - level)
+        present = coins[: len(scores[name])]
+        bound = epsilon_lower_bound(scores[name][present], scores[name][~present], at, 1 - level)
         claimed, sound = (cost(event, at).epsilon for event in events[name])
         return Part(name, at, bound, claimed, sound)
 
     level = 1 - confidence
     headline = part(whole_name, delta, level)
     parts = tuple(part(name, max(delta, WIDE_DELTA), level * SHARE / len(scores)) for name in scores)
-    findings = [*_sampler_findings(plan, streams), noise_test(plan_at(plan, _TESTED_RECORDS), streams)]
+    tested = plan_at(plan, _TESTED_RECORDS)
+    findings = [*sampler_findings(tested.sampler, streams), noise_test(tested, streams)]
     if trainee is not None:
         findings.append(sensitivity_probe(trainee, plan.l2_clip, streams))
     return Audit(
@@ -119,12 +123,7 @@ def audit_run(folder: str | Path, *, runs: int = RUNS, confidence: float = 0.95)
     known = Description.read(run)
     chosen, delta = known.recipe, known.request.delta
     audit = _audit(known.plan, chosen, known.facts, delta, runs, confidence, Streams.fresh())
-    stated = Ledger.open(run.ledger).statement()["epsilon"]
-    agrees = stated is None or float(stated) >= audit.sound_epsilon * (1 - 1e-6)  # it writes ∞ as "infinity"
-    ledger = Finding("ledger", 1.0 if agrees else 0.0, f"the ledger states ε={stated}, the plan costs no more")
-    if not agrees:
-        ledger = replace(ledger, seen=f"the ledger states ε={stated}, the plan costs {audit.sound_epsilon:.4g}")
-    audit = replace(audit, findings=(*audit.findings, ledger))
+    audit = replace(audit, findings=(*audit.findings, _ledger_finding(run, audit.sound_epsilon)))
     if not known.request.canaries or known.status != "finished":
         return audit
     try:
@@ -133,6 +132,19 @@ def audit_run(folder: str | Path, *, runs: int = RUNS, confidence: float = 0.95)
         return replace(audit, notes=(str(problem),))
     bound = one_run_lower_bound(scores, coins, delta, audit.side_confidence)
     return replace(audit, one_run_lower_bound=bound, canaries=len(coins))
+
+
+def _ledger_finding(run: Run, sound: float) -> Finding:
+    """Whether the ledger states at least what the plan costs; before anything was drawn it may hold nothing."""
+    ledger = Ledger.open(run.ledger)
+    stated = ledger.statement()["epsilon"]
+    if not any(entry.count for entry in ledger.entries) and not run.model.exists():
+        return Finding("ledger", 1.0, "nothing is charged yet, and there is no model yet")
+    if stated is None:
+        return Finding("ledger", 0.0, f"the ledger states no ε, the plan costs {sound:.4g}")
+    agrees = float(stated) >= sound * (1 - 1e-6)  # it writes ∞ as "infinity"
+    words = "no more" if agrees else f"{sound:.4g}"
+    return Finding("ledger", 1.0 if agrees else 0.0, f"the ledger states ε={stated}, the plan costs {words}")
 
 
 def _audit(
@@ -158,15 +170,6 @@ def _check(runs: int, confidence: float) -> None:
         raise ValueError(f"an audit needs at least {_FEWEST_RUNS} runs of the mechanism, not {runs}")
     if runs > _MOST_RUNS:
         raise ValueError(f"an audit holds all its runs in memory: ask for {_MOST_RUNS:,} at most, not {runs:,}")
-
-
-def _sampler_findings(plan: Plan, streams: Streams) -> list[Finding]:
-    sampler = resized(plan.sampler, _TESTED_RECORDS)
-    found = [sampler_test(sampler, sampler.event(1.0), streams)]
-    claimed = sampler.claimed(1.0)
-    if claimed is not None:
-        found.append(sampler_test(sampler, claimed, streams, "sampler, as claimed", about_sound=False))
-    return found
 
 
 def _recipe(name: str) -> tuple[Recipe, Facts]:

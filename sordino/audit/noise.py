@@ -20,6 +20,10 @@ from sordino.training.quantile_clip import SENSITIVITY, QuantileClip
 
 _STILL = 1023
 _FEWEST_STEPS, MOST_STEPS = 64, 256
+"""Steps whose noise is tested in full."""
+MOST_COMPARED, FEW = 5000, 64
+"""Steps of which any two are compared, by so many of their parameters: noise may come back after any time."""
+_BLOCK = 512
 
 Array = NDArray[np.float64]
 
@@ -67,6 +71,7 @@ class _Residuals:
     def __init__(self, plan: Plan, trainee: KnownSums) -> None:
         self._plan, self._trainee = plan, trainee
         self.rows: list[Array] = []
+        self.few: list[Array] = []
         self.clips: list[float] = []
 
     def to_json(self) -> dict[str, Any]:
@@ -80,8 +85,11 @@ class _Residuals:
         clip = plan.l2_clip if plan.quantile_clip is None else noise_deviation * batch / plan.noise_multiplier
         known = self._trainee.batch_sizes[-1] * clip
         left = torch.cat([gradient["aligned"].double() * batch - known, gradient["still"] * batch])
-        self.rows.append(left.numpy() / (plan.noise_multiplier * clip))
+        noise = left.numpy() / (plan.noise_multiplier * clip)
+        self.few.append(noise[:FEW])
         self.clips.append(clip)
+        if step < MOST_STEPS:
+            self.rows.append(noise)
 
 
 def noise_test(plan: Plan, streams: Streams) -> Finding:
@@ -90,7 +98,7 @@ def noise_test(plan: Plan, streams: Streams) -> Finding:
     It takes at least 64 steps, of a shorter plan too. The noise on a quantile clip's count is found from how the clip
     moves, and tested as if the count were one more parameter.
     """
-    steps = int(np.clip(plan.steps, _FEWEST_STEPS, MOST_STEPS))
+    steps = int(np.clip(plan.steps, _FEWEST_STEPS, MOST_COMPARED))
     plan = replace(plan, steps=steps, quantile_clip=_with_small_moves(plan))
     trainee = KnownSums(plan.sampler.n)
     residuals = _Residuals(plan, trainee)
@@ -100,8 +108,8 @@ def noise_test(plan: Plan, streams: Streams) -> Finding:
     noise = np.stack(residuals.rows)
     if plan.quantile_clip is not None:
         clips = np.array([*residuals.clips, standing.l2_clip])
-        noise = np.column_stack([noise, _count_noise(clips, plan, plan.quantile_clip, trainee)])
-    return standard_normal(noise)
+        noise = np.column_stack([noise, _count_noise(clips, plan, plan.quantile_clip, trainee)[: len(noise)]])
+    return standard_normal(noise, np.stack(residuals.few))
 
 
 def _with_small_moves(plan: Plan) -> QuantileClip | None:
@@ -119,14 +127,14 @@ def _count_noise(clips: Array, plan: Plan, rule: QuantileClip, trainee: KnownSum
     return (counts - SENSITIVITY * np.array(trainee.batch_sizes)) / (SENSITIVITY * rule.noise_multiplier)
 
 
-def standard_normal(noise: Array) -> Finding:
+def standard_normal(noise: Array, few: Array) -> Finding:
     """Of numbers, a row a step and a column a parameter, that should be independent of each other and N(0, 1).
 
-    p-values are combined by a union bound. What it cannot see: noise that others could predict, and dependence between
-    more than two numbers.
+    `few` has some parameters of many more steps, to compare any two of these. p-values are combined by a union bound.
+    What it cannot see: noise that others could predict, and dependence between more than two numbers.
     """
     steps, parameters = noise.shape
-    found = _p_values(noise)
+    found = _p_values(noise) | {f"correlation of any two of {len(few):,} steps": _correlations(few)}
     worst, value = min(found.items(), key=lambda item: item[1])
     seen = f"least probable of {len(found)}: {worst} over {steps:,} steps of {parameters:,} parameters"
     return Finding("noise", min(1.0, len(found) * value), seen)
@@ -156,9 +164,16 @@ def _correlations(rows: Array) -> float:
         return 1.0
     norms = np.linalg.norm(rows, axis=1)
     unit = rows / np.where(norms > 0, norms, 1.0)[:, None]
-    most = min(float(np.abs(np.triu(unit @ unit.T, 1)).max()), 1 - 1e-15)
+    most = min(max(_largest_product(unit, start) for start in range(0, count, _BLOCK)), 1 - 1e-15)
     pairs = count * (count - 1) // 2
     return float(min(1.0, pairs * 2 * stats.t.sf(most * np.sqrt((length - 1) / (1 - most**2)), length - 1)))
+
+
+def _largest_product(unit: Array, start: int) -> float:
+    """Of a block of rows with themselves and all rows after them; a block at a time, as all of them would be large."""
+    block = unit[start : start + _BLOCK]
+    among, later = np.triu(block @ block.T, 1), block @ unit[start + _BLOCK :].T
+    return float(max(among.max(), -among.min(), later.max(initial=0.0), -later.min(initial=0.0)))
 
 
 def _union(values: Array) -> float:

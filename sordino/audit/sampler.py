@@ -1,7 +1,6 @@
 """Whether draws are what the event says: inclusion frequencies, and independence within and between steps."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ _LAGS = 8
 _FEWEST_STEPS, _MOST_STEPS, _EPOCHS = 256, 10_000, 24
 _MOST_DRAWS = 2**24
 """Steps times records: so many bytes."""
+_FEWEST_PARTICIPATIONS = 1000
 _MOST_COMPARED, _MOST_PRODUCTS = 2000, 2**30
 """Records that are compared with each other, and steps times their pairs."""
 
@@ -42,6 +42,15 @@ def sampler_test(
     worst, value = min(found.items(), key=lambda item: item[1])
     seen = f"least probable of {len(found)}: {worst} over {steps:,} draws"
     return Finding(name, min(1.0, len(found) * value), seen, about_sound)
+
+
+def sampler_findings(sampler: Sampler, streams: Streams) -> list[Finding]:
+    """The test against what is charged, and where something else is claimed, against that."""
+    found = [sampler_test(sampler, sampler.event(1.0), streams)]
+    claimed = sampler.claimed(1.0)
+    if claimed is not None:
+        found.append(sampler_test(sampler, claimed, streams, "sampler, as claimed", about_sound=False))
+    return found
 
 
 def _p_values(draws: Draws, event: Event) -> dict[str, float]:
@@ -76,19 +85,24 @@ def _independence(draws: Draws, rate: float, together: float) -> dict[str, float
         "the least frequent record": min(1.0, records * float(stats.binom.cdf(counts.min(), steps, rate))),
     }
     present = draws > 0
-    lags: dict[str, tuple[float, Callable[[int], tuple[Present, Present]]]] = {
-        "a record in batches {} apart": (rate**2, lambda lag: (present[:-lag], present[lag:])),
-        "records {} apart in a batch": (together, lambda lag: (present[:, :-lag], present[:, lag:])),
-    }
-    for words, (both, pair) in lags.items():
-        for lag in range(1, min(_LAGS, steps - 1, records - 1) + 1):
-            left, right = pair(lag)
-            alone = np.count_nonzero(left) + np.count_nonzero(right) - 2 * rate * left.size
-            covariance = np.count_nonzero(left & right) - both * left.size - rate * alone
-            found[words.format(lag)] = float(
-                2 * stats.norm.sf(abs(covariance) / (rate * (1 - rate) * np.sqrt(left.size)))
-            )
+    by_record = np.ascontiguousarray(present.T)
+    for lag in range(1, min(_LAGS, steps - 1, records - 1) + 1):
+        found[f"a record in batches {lag} apart"] = _apart(present, lag, rate, rate**2)
+        found[f"records {lag} apart in a batch"] = _apart(by_record, lag, rate, together)
     return found | _pairs(present, together)
+
+
+def _apart(rows: Present, lag: int, rate: float, both: float) -> float:
+    """Of entries so many rows apart, in pairs that share none: how many are both there, or at large rates both not.
+
+    Under Poisson sampling that number is binomial, however small; in batches of a fixed size it varies less.
+    """
+    first = np.arange(len(rows) - lag)
+    first = first[first // lag % 2 == 0]
+    left, right = rows[first], rows[first + lag]
+    if rate > 0.5:
+        left, right, both = ~left, ~right, 1 - 2 * rate + both
+    return float(stats.binomtest(int(np.count_nonzero(left & right)), left.size, both).pvalue)
 
 
 def _pairs(present: Present, together: float) -> dict[str, float]:
@@ -110,8 +124,11 @@ def _pairs(present: Present, together: float) -> dict[str, float]:
 def _dispersion(counts: NDArray[np.integer], trials: int, rate: float) -> float:
     """Two-sided, of the squared deviations of binomial counts: a gamma law with their sum's mean and variance.
 
-    For large counts it is χ²; where counts are small their fourth moment makes the sum vary more.
+    For large counts it is χ²; where counts are small their fourth moment makes the sum vary more. Of too few
+    participations in all the law is not known well enough to tell anything.
     """
+    if len(counts) * trials * min(rate, 1 - rate) < _FEWEST_PARTICIPATIONS:
+        return 1.0
     variance = trials * rate * (1 - rate)
     total = float(np.square(counts.astype(np.float64) - trials * rate).sum()) / variance
     spread = 2 + (1 - 6 * rate * (1 - rate)) / variance

@@ -12,8 +12,8 @@ import numpy as np
 from sordino.audit.canaries import CanaryTrainee, by_record, half_of, resized
 from sordino.audit.findings import SHARE, WIDE_DELTA, Audit, Finding, Part
 from sordino.audit.lower_bound import epsilon_lower_bound
-from sordino.audit.noise import MOST_STEPS, Array, KnownSums, standard_normal
-from sordino.audit.sampler import sampler_test
+from sordino.audit.noise import FEW, MOST_COMPARED, MOST_STEPS, Array, KnownSums, standard_normal
+from sordino.audit.sampler import sampler_findings
 from sordino.audit.sensitivity import sensitivity_probe
 from sordino.budget.weight_trajectories import displacements
 from sordino.data.samplers import PoissonSampler
@@ -54,7 +54,7 @@ def audit_weight_distributions(
     wide, level = max(delta, WIDE_DELTA), 1 - confidence
     bound = epsilon_lower_bound(trajectory[coins], trajectory[~coins], wide, 1 - SHARE * level)
     sampler = resized(plan.sampler, _TESTED_RECORDS)
-    findings = [sampler_test(sampler, sampler.event(1.0), streams), drawn_noise_test(plan, streams)]
+    findings = [*sampler_findings(sampler, streams), drawn_noise_test(plan, streams)]
     if trainee is not None:
         findings.append(sensitivity_probe(trainee, plan.l2_clip, streams))
     return Audit(
@@ -68,14 +68,22 @@ def audit_weight_distributions(
 
 def drawn_noise_test(plan: WeightDistributionPlan, streams: Streams) -> Finding:
     """What the real loop draws around its means, which are known where the sums are, against the plan's noise."""
-    steps = min(plan.steps, MOST_STEPS)
+    steps = min(plan.steps, MOST_COMPARED)
     plan = replace(plan, sampler=resized(plan.sampler, _TESTED_RECORDS), steps=steps)
     trainee = KnownSums(plan.sampler.n)
-    drawn = [np.concatenate([theta["aligned"], theta["still"]]) for theta in _drawn(plan, trainee, streams)]
+    drawn = []
+    for step, theta in enumerate(_drawn(plan, trainee, streams)):
+        weights = np.concatenate([theta["aligned"], theta["still"]])
+        drawn.append(weights if step < MOST_STEPS else weights[:FEW])
     unit = plan.l2_clip / plan.sampler.expected_batch_size
-    residuals: Array = np.stack(drawn)
-    residuals[:, 0] += unit * displacements(np.array(trainee.batch_sizes), plan.rates, plan.momentum)
-    return standard_normal(residuals / (unit * plan.noise_multiplier * np.array(plan.rates)[:, None]))
+    moved = unit * displacements(np.array(trainee.batch_sizes), plan.rates, plan.momentum)
+
+    def noise(rows: list[Array]) -> Array:
+        residuals: Array = np.stack(rows)
+        residuals[:, 0] += moved[: len(rows)]
+        return residuals / (unit * plan.noise_multiplier * np.array(plan.rates[: len(rows)])[:, None])
+
+    return standard_normal(noise(drawn[:MOST_STEPS]), noise([row[:FEW] for row in drawn]))
 
 
 def _drawn(plan: WeightDistributionPlan, trainee: Trainee, streams: Streams) -> Iterator[Weights]:

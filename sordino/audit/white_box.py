@@ -19,6 +19,7 @@ from sordino.audit.canaries import CanaryTrainee, by_record
 from sordino.budget import Event, Gaussian, Ledger, PoissonGaussian, ShuffledGaussian
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.streams import Streams
+from sordino.mechanisms.thresholds import ThresholdQuantiles
 from sordino.training.dpsgd import Training, train_steps
 from sordino.training.optimisers import State, Weights
 from sordino.training.plan import Plan
@@ -26,6 +27,8 @@ from sordino.training.plan import Plan
 Scores = NDArray[np.float64]
 
 _CHANNELS = 256
+_QUANTILES = 4000
+"""Trials of thresholds, which are drawn one by one."""
 
 
 class _Likelihood:
@@ -97,6 +100,18 @@ def training_scores(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> S
     with torch.no_grad():
         train_steps(training, training.start(), streams, plan.steps)
     return likelihood.scores()
+
+
+def threshold_scores(thresholds: ThresholdQuantiles, coins: NDArray[np.bool_]) -> Scores:
+    """A score for each of the first canaries: how far up the real thresholds lie beside one other, small record."""
+    ledger = Ledger()  # of nothing real; `paid` keeps it empty
+    mean, square = thresholds.mean_bounds[0], thresholds.square_bounds[0]
+    scores = []
+    for present in coins[:_QUANTILES]:
+        canary = 1e300 if present else np.nan
+        told = thresholds.release(np.array([[mean], [canary]]), np.array([[square], [canary]]), ledger, paid=True)
+        scores.append(math.log(told.mean_clip / mean) + math.log(told.square_clip / square))
+    return np.array(scores)
 
 
 def statistics_scores(moments: ChannelMoments, coins: NDArray[np.bool_]) -> Scores:

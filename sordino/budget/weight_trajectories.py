@@ -50,6 +50,7 @@ _ROUNDING = 1 + 1e-9
 _LARGEST_EXPONENT = 700.0
 _PATTERN_NUMBERS = 2**22
 _GRID = 2048
+_FREQUENCIES = np.exp(-1j * np.pi * np.arange(_GRID + 1) / _GRID)
 
 
 def displacements(joined: NDArray[Any], rates: Rates, momentum: float) -> Array:
@@ -213,12 +214,38 @@ def final_shifts(rates: Rates, momentum: float, sample_rate: float) -> tuple[Arr
         return counts * weights.min(), binom.pmf(counts, len(weights), sample_rate)
     interval = max(tail(weights, sample_rate, 1e-15) / _GRID, weights.max() / _GRID)
     places, counts = np.unique((weights / interval).astype(int), return_counts=True)
-    frequencies = np.exp(-1j * np.pi * np.arange(_GRID + 1) / _GRID)
     logs = sum(
-        count * np.log1p(sample_rate * (frequencies**place - 1)) for place, count in zip(places, counts, strict=True)
+        count * np.log1p(sample_rate * (_FREQUENCIES**place - 1)) for place, count in zip(places, counts, strict=True)
     )
-    probabilities = np.maximum(np.fft.irfft(np.exp(logs)), 0)
-    return np.arange(2 * _GRID) * interval, probabilities
+    return _on_grid(np.exp(logs), interval)
+
+
+def final_shifts_of_epochs(rates: Rates, momentum: float, steps_per_epoch: int) -> tuple[Array, Array]:
+    """N_T/η_{T−1} of a record that joins one step of every epoch, each as likely: never too large, as `final_shifts`.
+
+    In an epoch that was begun and not ended, the record's step may not have come.
+    """
+    _check(rates, momentum)
+    weights = _weights(rates, momentum, len(rates)) / rates[-1]
+    epochs = np.pad(weights, (0, -len(weights) % steps_per_epoch)).reshape(-1, steps_per_epoch)
+    alike = np.ptp(epochs, axis=1) <= 1e-12 * epochs.max()
+    certain, chance = float(epochs[alike].min(axis=1).sum()), epochs[~alike]
+    if not len(chance):
+        return np.array([certain]), np.ones(1)
+    interval = float(chance.max(axis=1).sum()) / _GRID
+    transform = np.ones(_GRID + 1, dtype=complex)
+    for epoch in chance:
+        places, counts = np.unique((epoch / interval).astype(int), return_counts=True)
+        transform *= sum(c * _FREQUENCIES**place for place, c in zip(places, counts, strict=True)) / steps_per_epoch
+    shifts, probabilities = _on_grid(transform, interval)
+    return certain + shifts, probabilities
+
+
+def _on_grid(transform: NDArray[np.complex128], interval: float) -> tuple[Array, Array]:
+    """The multiples of an interval with the probabilities that this is the Fourier transform of."""
+    places: Array = np.arange(2.0 * _GRID)
+    probabilities: Array = np.maximum(np.fft.irfft(transform), 0)
+    return places * interval, probabilities
 
 
 def _weights(rates: Rates, momentum: float, end: int) -> Array:

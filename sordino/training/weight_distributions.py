@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 
 from sordino.budget import (
@@ -144,7 +143,8 @@ class WeightDistributionPlan:
     def _sound_at(self, noise_multiplier: float) -> Event:
         sigma = noise_multiplier / self.norm
         if isinstance(self.sampler, ShuffledSampler):
-            return ShuffledGaussian(self.sampler.steps_per_epoch, sigma)
+            # Composed, so that it repeats as a whole training: shuffled steps by themselves would share an epoch.
+            return Composed((ShuffledGaussian(self.sampler.steps_per_epoch, sigma),))
         return Gaussian(sigma) if self.excess_probability is None else Except(Gaussian(sigma), self.excess_probability)
 
     @property
@@ -169,8 +169,7 @@ class WeightDistributionPlan:
         if isinstance(self.sampler, PoissonSampler):
             return weight_trajectories.final_shifts(self.rates, self.momentum, self.sampler.sample_rate)
         every = self.sampler.steps_per_epoch if isinstance(self.sampler, ShuffledSampler) else 1
-        moved = weight_trajectories.displacements(np.arange(self.steps) % every == 0, self.rates, self.momentum)
-        return moved[-1:] / self.rates[-1], np.ones(1)
+        return weight_trajectories.final_shifts_of_epochs(self.rates, self.momentum, every)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -4,6 +4,7 @@ Faults are planted in the real functions. How often each is caught under fresh k
 which repeats these tests as they stand (figures in docs/auditing.md).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +24,10 @@ from sordino.budget import Event, PoissonGaussian
 from sordino.data.samplers import FullBatchSampler, PoissonSampler, ShuffledSampler
 from sordino.gradients import Flat
 from sordino.mechanisms import moments as private_moments
+from sordino.mechanisms import thresholds
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.streams import Stream, Streams
+from sordino.mechanisms.thresholds import ThresholdQuantiles
 from sordino.training import dpsgd, weight_distributions
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.heads import cross_entropy
@@ -231,6 +234,29 @@ def test_statistics_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     assert beaten(audit) == {"statistics"}
     assert audit.verdict == audit.sound_verdict == "violated"
     assert not audit.failed()
+
+
+def test_thresholds_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ThresholdQuantiles((0.01, 10.0), (0.01, 10.0), epsilon=0.5)
+    honest = AUDITED(moments=asked, runs=2000)
+    assert honest.verdict == "consistent"
+    assert {part.name for part in honest.parts} == {"everything", "training", "statistics", "thresholds"}
+
+    def exact(values: np.ndarray, quantile: float, bounds: tuple[float, float], *_: Any) -> float:
+        return float(np.nanquantile(np.clip(values, *bounds), quantile))
+
+    monkeypatch.setattr(thresholds, "draw_quantile", exact)
+    audit = AUDITED(moments=asked, runs=2000)
+    assert beaten(audit) == {"thresholds"}
+    assert audit.verdict == audit.sound_verdict == "violated"
+
+
+def test_where_nothing_is_promised_nothing_is_violated() -> None:
+    plan = WeightDistributionPlan(ShuffledSampler(24, 8), 0.5, 3.0, 6, 0.1, examples_mix=True)
+    audit = audit_weight_distributions(plan, DELTA, trainee=network(nn.BatchNorm1d(8), Mixing), runs=200)
+    assert "sensitivity" in failed(audit)
+    assert audit.sound_epsilon == math.inf
+    assert (audit.verdict, audit.sound_verdict) == ("violated", "consistent")
 
 
 class Mixing(ModuleTrainee):

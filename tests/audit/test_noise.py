@@ -8,7 +8,7 @@ import pytest
 
 from sordino.audit import noise_test
 from sordino.data.samplers import PoissonSampler
-from sordino.mechanisms.streams import Streams
+from sordino.mechanisms.streams import Stream, Streams
 from sordino.training import dpsgd
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import QuantileClip
@@ -25,6 +25,20 @@ def test_the_real_noise_passes() -> None:
     values = [noise_test(PLAN, keyed(seed)).p_value for seed in range(12)]
     assert min(values) > 1e-3
     assert noise_test(replace(PLAN, steps=1), keyed(1)).p_value > 1e-3
+
+
+@pytest.mark.parametrize("period", [300, 1000])
+def test_noise_that_comes_back_much_later_is_seen(monkeypatch: pytest.MonkeyPatch, period: int) -> None:
+    plan, real = replace(PLAN, steps=1200), Streams.generator
+
+    def periodic(self: Streams, stream: Stream, step: int = 0) -> np.random.Generator:
+        return real(self, stream, step % period if stream is Stream.NOISE else step)
+
+    assert noise_test(plan, keyed(0)).p_value > 1e-3
+    monkeypatch.setattr(Streams, "generator", periodic)
+    found = noise_test(plan, keyed(0))
+    assert found.p_value < 1e-12
+    assert "any two of 1,200 steps" in found.seen
 
 
 @pytest.mark.parametrize("count_noise", [0.01, 4.0, 3000.0])

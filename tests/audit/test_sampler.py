@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sordino.audit import sampler as audited_sampler
 from sordino.audit import sampler_test
 from sordino.audit.canaries import resized
 from sordino.audit.sampler import _pairs
@@ -30,6 +31,22 @@ def test_ours_do_what_their_events_say(sampler: Sampler) -> None:
     values = [sampler_test(sampler, sampler.event(1.0), keyed(seed)).p_value for seed in range(16)]
     assert min(values) > 1e-3
     assert np.mean(np.array(values) < 0.2) <= 0.4
+
+
+@pytest.mark.parametrize("sampler", [PoissonSampler(1000, 1), PoissonSampler(1000, 999), PoissonSampler(5000, 1)])
+def test_where_hardly_anything_coincides_correct_draws_pass_all_the_same(
+    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audited_sampler, "_MOST_DRAWS", 2**18)
+    values = [sampler_test(sampler, sampler.event(1.0), keyed(seed)).p_value for seed in range(40)]
+    assert np.sum(np.array(values) < 0.05) <= 6
+    assert min(values) > 1e-4
+
+
+def test_few_participations_leave_the_spread_open() -> None:
+    nobody = np.zeros(10**5, dtype=np.uint8)
+    assert audited_sampler._dispersion(nobody, 10, 1e-7) == 1
+    assert audited_sampler._dispersion(nobody, 10, 1e-2) < 1e-12
 
 
 @dataclass(frozen=True)

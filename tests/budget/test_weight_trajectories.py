@@ -211,6 +211,26 @@ def test_poisson_shifts_have_the_law_of_the_last_displacement(momentum):
     assert lower < cost(Except(Gaussian(3 / norm_charged), 1e-6), 1e-5).epsilon
 
 
+@pytest.mark.parametrize(("momentum", "steps"), [(0.0, 6), (0.0, 5), (0.7, 8), (0.7, 9)])
+def test_shuffled_shifts_have_the_law_of_a_place_in_every_epoch(momentum, steps):
+    rates = tuple(np.random.default_rng(3).uniform(0.5, 1.5, steps)) if momentum else (0.3,) * steps
+    places = list(itertools.product(range(3), repeat=math.ceil(steps / 3)))
+    joined = np.zeros((len(places), 3 * math.ceil(steps / 3)))
+    for row, chosen in zip(joined, places, strict=True):
+        row[[3 * epoch + place for epoch, place in enumerate(chosen)]] = 1
+    exact = trajectories.displacements(joined[:, :steps], rates, momentum)[:, -1] / rates[-1]
+    chances = np.full(len(places), 1 / len(places))
+    shifts, probabilities = trajectories.final_shifts_of_epochs(rates, momentum, 3)
+    assert probabilities.sum() == pytest.approx(1)
+    for power in (1, 2):
+        assert probabilities @ shifts**power == pytest.approx(chances @ exact**power, rel=5e-3)
+    lower = trajectories.final_release_epsilon(shifts / 3, probabilities, 1e-5)
+    true = trajectories.final_release_epsilon(exact / 3, chances, 1e-5)
+    assert (1 - 1e-2) * true <= lower <= true * (1 + 1e-9)
+    if not momentum and steps == 6:
+        np.testing.assert_allclose(shifts, [2.0])  # whole epochs at one rate: wherever the record was
+
+
 # NOTES.md §2, at the paper's MNIST settings, whose claim is ε=.05
 
 

@@ -117,6 +117,15 @@ def test_a_ledger_without_a_bound_promises_nothing_that_could_be_violated(
     assert "the ledger states ε=infinity" in outcome.out
 
 
+def test_a_ledger_that_states_nothing_of_a_finished_run_is_violated(
+    sordino: Callable[..., Any], finished_digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ledger, "statement", lambda self: {"epsilon": None})
+    outcome = sordino("audit", finished_digits, *SURE)
+    assert outcome.code == 1
+    assert "the ledger states no ε, the plan costs" in outcome.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -127,7 +136,7 @@ def test_a_ledger_without_a_bound_promises_nothing_that_could_be_violated(
         (("audit", "linear", "--confidence", 1), "confidence"),
         (("audit", "linear", "--epsilon", -1), "positive"),
         (("audit", "linear", "--epsilon", 0), "positive"),
-        (("audit", __file__), "not a file of sordino"),
+        (("audit", __file__), "is not a run of sordino: it has no run.json"),
         (("audit", Path(__file__).parent, "--epsilon", 1), "for recipes"),
         (("train", "digits", "--epsilon", 3, "--delta", 1e-4, "--canaries", 1), "at least two"),
         (("train", "digits", "--epsilon", 3, "--delta", 1e-4, "--canaries", -5), "canaries"),

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 
 from sordino.budget import (
     BudgetExceeded,
+    Composed,
     Except,
     Gaussian,
     Ledger,
     NonPrivate,
+    Repeated,
     ShuffledGaussian,
     UnsupportedEvent,
     cost,
@@ -204,13 +206,23 @@ def test_each_sampler_has_its_event() -> None:
     assert isinstance(poisson.event, Except)
     assert poisson.event.probability == 1e-6
     assert isinstance(poisson.event.event, Gaussian)
-    assert shuffled.event == ShuffledGaussian(3, 3.0 / shuffled.norm)
+    assert shuffled.event == Composed((ShuffledGaussian(3, 3.0 / shuffled.norm),))
     assert full.event == Gaussian(3.0 / full.norm)
     assert full.norm == pytest.approx(math.sqrt(11 * 12 * 23 / 6))
     with pytest.raises(UnsupportedEvent, match="add-remove"):
         shuffled.epsilon(1e-5, "add-remove")
     assert cost(full.claimed, 1e-5).epsilon == pytest.approx(cost(Gaussian(3 / math.sqrt(11)), 1e-5).epsilon)
     assert replace(full, examples_mix=True).event == NonPrivate()
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_several_trainings_cost_what_each_of_them_does(sampler: Sampler) -> None:
+    """A training is one event, and steps of an epoch are not: twenty trainings are not one epoch."""
+    event = plan_for(sampler, noise_multiplier=50.0).event
+    for count in (2, 20):
+        one_by_one = cost(Composed((event,) * count), 1e-4).epsilon
+        assert cost(Repeated(event, count), 1e-4).epsilon == pytest.approx(one_by_one)
+        assert one_by_one > 1.3 * cost(event, 1e-4).epsilon
 
 
 @pytest.mark.parametrize(
