@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from scipy.signal import lfilter
-from scipy.special import log_ndtr, logsumexp, ndtr, rel_entr
+from scipy.special import log_ndtr, logsumexp, ndtr
 from scipy.stats import binom
 
 Array = NDArray[np.float64]
@@ -48,7 +48,6 @@ _CHECKPOINTS = 64
 _FORGOTTEN = 1e-12
 _ROUNDING = 1 + 1e-9
 _LARGEST_EXPONENT = 700.0
-_PATTERN_NUMBERS = 2**22
 _GRID = 2048
 _FREQUENCIES = np.exp(-1j * np.pi * np.arange(_GRID + 1) / _GRID)
 
@@ -149,40 +148,6 @@ def tail(weights: Array, sample_rate: float, probability: float) -> float:
 
     best = minimize_scalar(bound, bounds=(math.log(1e-6), math.log(_LARGEST_EXPONENT)), method="bounded")
     return min(total, float(best.fun) * largest)
-
-
-def sampled_norms(
-    rates: Rates, momentum: float, sample_rate: float, patterns: int, generator: np.random.Generator
-) -> Array:
-    """The norms of so many records under Poisson sampling, by simulation."""
-    _check(rates, momentum)
-    rows = max(1, _PATTERN_NUMBERS // len(rates))
-    sizes = [min(rows, patterns - start) for start in range(0, patterns, rows)]
-    drawn = (generator.random((size, len(rates)), dtype=np.float32) < sample_rate for size in sizes)
-    return np.concatenate([trajectory_norm(joined, rates, momentum) for joined in drawn])
-
-
-def simulated_delta(
-    norms: Array, noise_multiplier: float, epsilon: float, confidence: float = 0.95
-) -> tuple[float, float]:
-    """E δ(ε; norm/z) over sampled norms, and an upper confidence bound: at this one ε, to be shown and never charged.
-
-    It is Chernoff's for numbers from 0 to 1 (Hoeffding 1963): the largest mean m with KL(found‖m) ≤ ln(1/α)/k.
-    """
-    found = float(np.mean(gaussian_delta(norms / noise_multiplier, epsilon)))
-    allowed = -math.log(1 - confidence) / len(norms)
-
-    def excess(mean: float) -> float:
-        return float(rel_entr(found, mean) + rel_entr(1 - found, 1 - mean)) - allowed
-
-    return found, 1.0 if excess(1 - 1e-12) < 0 else float(brentq(excess, found, 1 - 1e-12, xtol=1e-15))
-
-
-def gaussian_delta(mu: Array, epsilon: float) -> Array:
-    """δ(ε) of μ-GDP, for each μ (Dong, Roth & Su 2019, Corollary 2.13)."""
-    mu = np.maximum(mu, 1e-300)
-    with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)))
 
 
 def final_release_epsilon(shifts: Array, probabilities: Array, delta: float) -> float:

@@ -59,6 +59,7 @@ def _answer(found: "Recommendation") -> dict[str, Any]:
 
 def _in_words(found: "Recommendation") -> str:
     from sordino.budget.statement import printed
+    from sordino.training.recommending import share_in_words
 
     chosen = found.chosen
     lines = [
@@ -68,7 +69,7 @@ def _in_words(found: "Recommendation") -> str:
         f"steps             {chosen.steps:,} ({found.epochs:.4g} epochs)",
         f"clip              {found.l2_clip:g}",
         f"learning rate     {found.learning_rate:g}, momentum {found.momentum:g}",
-        f"accounted noise   {100 * chosen.accounted_share:.4g} % of the variance of a step",
+        f"accounted noise   {share_in_words(chosen.accounted_share)} of the variance of a step",
         "",
         *(f"- {reason}" for reason in found.reasons),
         "",
@@ -76,9 +77,7 @@ def _in_words(found: "Recommendation") -> str:
         "      rate        σ    steps  noise of the run  accounted",
     ]
     for each in found.candidates:
-        excess, share = 100 * (each.excess_noise - 1), 100 * each.accounted_share
-        numbers = (
-            f"{each.sample_rate:10.4g} {each.noise_multiplier:8.4g} {each.steps:8,} {excess:+14.2f} % {share:9.2f} %"
-        )
+        excess, share = 100 * (each.excess_noise - 1), share_in_words(each.accounted_share)
+        numbers = f"{each.sample_rate:10.4g} {each.noise_multiplier:8.4g} {each.steps:8,} {excess:+14.2f} % {share:>11}"
         lines.append(numbers + "  ←" * (each == chosen))
     return "\n".join([*lines, "(noise of the run: relative to full batches)"])

@@ -2,8 +2,8 @@
 
 At a fixed budget σ ≈ c·√q (T&B, LSR), so noise relative to the batch falls as the rate q grows, while steps get fewer.
 What counts is the noise of the run's mean gradient, σ/(q·n·√steps): it falls with q, ever more slowly, towards that of
-full batches. The rate proposed is the smallest that doubling would not improve by much, and none below LSR's, where
-steps would only get more.
+full batches. The rate proposed is the smallest that doubling would not improve by much; it goes below LSR's least only
+where the allowance leaves too few steps for a larger one, since below it steps would only get more.
 """
 
 import math
@@ -186,10 +186,11 @@ def _why_share(chosen: Candidate, candidates: tuple[Candidate, ...], size: Gradi
     bound = "at least " if size.mean_square == 1 else ""
     alike = max(shares) < _ALIKE * min(shares)
     why = ", because at a fixed number of epochs both kinds of noise fall together" if alike else ""
+    least, most = share_in_words(min(shares)), share_in_words(max(shares))
     return (
-        f"{bound}{_share(chosen.accounted_share)} of a step's variance is added noise, which the budget accounts "
-        f"for, over all {size.parameters:,} coordinates; from {_share(min(shares))} to {_share(max(shares))} over "
-        f"the rates{why}; norms of clipped gradients are {size.known_from}"
+        f"{bound}{share_in_words(chosen.accounted_share)} of a step's variance is added noise, which the budget "
+        f"accounts for, over all {size.parameters:,} coordinates; from {least} to {most} over the rates{why}; norms of "
+        f"clipped gradients are {size.known_from}"
     )
 
 
@@ -221,6 +222,6 @@ def _percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
-def _share(share: float) -> str:
+def share_in_words(share: float) -> str:
     """Rounded down: what is all but all is not all."""
     return f"{Context(prec=4, rounding=ROUND_FLOOR).create_decimal(100 * share):f} %"

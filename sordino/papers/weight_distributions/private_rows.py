@@ -161,7 +161,8 @@ class Rows:
     def _claimed(
         self, name: str, epsilon: float, priced: dict[str, Any], paper: str | None, results: list[dict[str, Any]]
     ) -> None:
-        self._claims.append(priced)
+        if priced not in self._claims:  # networks share a plan, and with it its claim and its audit
+            self._claims.append(priced)
         self.rows.append(_row(name, epsilon, priced, paper, results))
 
     def _sizes(self, network: str) -> dict[str, Any]:
