@@ -86,7 +86,7 @@ class _Residuals:
         known = self._trainee.batch_sizes[-1] * clip
         left = torch.cat([gradient["aligned"].double() * batch - known, gradient["still"] * batch])
         noise = left.numpy() / (plan.noise_multiplier * clip)
-        self.few.append(noise[:FEW])
+        self.few.append(noise[:FEW].copy())
         self.clips.append(clip)
         if step < MOST_STEPS:
             self.rows.append(noise)

@@ -74,7 +74,7 @@ def drawn_noise_test(plan: WeightDistributionPlan, streams: Streams) -> Finding:
     drawn = []
     for step, theta in enumerate(_drawn(plan, trainee, streams)):
         weights = np.concatenate([theta["aligned"], theta["still"]])
-        drawn.append(weights if step < MOST_STEPS else weights[:FEW])
+        drawn.append(weights if step < MOST_STEPS else weights[:FEW].copy())
     unit = plan.l2_clip / plan.sampler.expected_batch_size
     moved = unit * displacements(np.array(trainee.batch_sizes), plan.rates, plan.momentum)
 

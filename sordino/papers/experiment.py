@@ -65,5 +65,13 @@ def _few(trial: Trial) -> Trial:
     """The same code on a few records, in seconds."""
     few = dict(trial.settings) | {"epochs": 0.8, "batch": 4096, "n": 50_000}  # alike, so that they share one plan
     budget = None if trial.epsilon is None else 3.0
-    marks = min(trial.marks, 2)
-    return replace(trial, settings=settings(**few), epsilon=budget, delta=1e-4, records=96, test=50, marks=marks)
+    return replace(
+        trial,
+        settings=settings(**few),
+        epsilon=budget,
+        delta=1e-4,
+        records=96,
+        test=50,
+        validation=min(trial.validation, 50),
+        marks=min(trial.marks, 2),
+    )

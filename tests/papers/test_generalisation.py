@@ -7,6 +7,7 @@ import pytest
 
 from sordino import models
 from sordino.budget import Gaussian, Ledger, NonPrivate, cost
+from sordino.papers.keeping import Store
 from sordino.papers.sampling_rates.generalisation import BATCH, PARAMETERS, RECORDS, SIGMA, Descent
 from sordino.training.noise_shares import GradientSize, accounted_share
 
@@ -28,11 +29,11 @@ def test_the_noisy_descent_is_priced_as_full_batches_and_the_others_have_no_pric
 def test_a_descent_is_trained_once_and_charged(tmp_path: Path) -> None:
     said: list[str] = []
     descent = Descent("SGD", 16)
-    curve = descent.curve(4, 2, 64, 32, said.append, tmp_path)
+    curve = descent.curve(4, 2, 64, 32, said.append, Store(tmp_path))
     assert list(curve) == ["2", "4"]
     assert all(0 <= share <= 1 for both in curve.values() for share in both)
     (folder,) = tmp_path.iterdir()
     assert Ledger.open(folder / "ledger.json").epsilon(1e-5) == np.inf
     before = len(said)
-    assert descent.curve(4, 2, 64, 32, said.append, tmp_path) == curve
+    assert descent.curve(4, 2, 64, 32, said.append, Store(tmp_path)) == curve
     assert len(said) == before

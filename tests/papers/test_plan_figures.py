@@ -66,9 +66,9 @@ def test_sound_plans_cost_what_is_asked(epsilon: float, tmp_path: Path) -> None:
 
 def test_an_audit_is_done_once_for_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    first = figures(SMALL.plan(0.5), 100, said.append, tmp_path)
+    first = figures(SMALL.plan(0.5), 100, said.append, Store(tmp_path))
     monkeypatch.setattr(plan_figures, "_figures", None)
-    assert figures(SMALL.plan(0.5), 100, said.append, tmp_path) == first
+    assert figures(SMALL.plan(0.5), 100, said.append, Store(tmp_path)) == first
     assert len(said) == 1
     for other in (SMALL.plan(0.6), replace(SMALL, l2_clip=3.0).plan(0.5)):
         with pytest.raises(TypeError):

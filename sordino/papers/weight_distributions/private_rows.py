@@ -10,6 +10,7 @@ from sordino.papers.records import Cell, percent
 from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN, NETWORKS
 from sordino.papers.weight_distributions.plan_figures import DELTA, Descent, Method, SoundMethod, figures
 from sordino.papers.weight_distributions.private_trials import DistributionTrial, GradientTrial, PrivateTrial
+from sordino.training.weight_distributions import WeightDistributionPlan
 
 COLUMNS = [
     *("algorithm", "ε asked", "z", "paper", "θ_T", "at the means", "claimed ε", "sound ε"),
@@ -105,7 +106,8 @@ class Rows:
     published: Published
     form: Form
     rows: list[list[Cell]] = field(default_factory=list)
-    _claims: list[dict[str, Any]] = field(default_factory=list)
+    _claims: dict[WeightDistributionPlan, dict[str, Any]] = field(default_factory=dict)
+    """By plan: networks may share one, and with it its claim and its audit."""
     _contest: dict[tuple[str, float], dict[str, float]] = field(default_factory=dict)
 
     @classmethod
@@ -119,13 +121,12 @@ class Rows:
 
     def _fill(self) -> None:
         for epsilon in self._untrained():
-            priced = self._figures(self.published.method.plan(epsilon))
-            self._claimed("SI-DPSGD, the paper's plan", epsilon, priced, None, [])
+            self._claimed("SI-DPSGD, the paper's plan", epsilon, self.published.method.plan(epsilon), None, [])
         for network, epsilon in self._trained():
             plan = self.form.method_of(network).plan(epsilon, NETWORKS[network].mixes)
             trial = DistributionTrial(network, plan=plan, **self._sizes(network))
             paper = self.published.accuracy("SI-DPSGD", network, epsilon)
-            self._claimed(f"SI-DPSGD ({network})", epsilon, self._figures(plan), paper, self._repeated(trial))
+            self._claimed(f"SI-DPSGD ({network})", epsilon, plan, paper, self._repeated(trial))
         for network in self.form.compared:
             for epsilon in self.form.epsilons:
                 self._compare(network, epsilon)
@@ -159,10 +160,9 @@ class Rows:
             found[name] = mean(result["accuracy"] for result in results)
 
     def _claimed(
-        self, name: str, epsilon: float, priced: dict[str, Any], paper: str | None, results: list[dict[str, Any]]
+        self, name: str, epsilon: float, plan: WeightDistributionPlan, paper: str | None, results: list[dict[str, Any]]
     ) -> None:
-        if priced not in self._claims:  # networks share a plan, and with it its claim and its audit
-            self._claims.append(priced)
+        priced = self._claims[plan] = self._figures(plan)
         self.rows.append(_row(name, epsilon, priced, paper, results))
 
     def _sizes(self, network: str) -> dict[str, Any]:
@@ -184,8 +184,8 @@ class Rows:
 
     def what_follows(self) -> list[str]:
         """In words, from the figures of the rows alone."""
-        beaten = sum(priced["audited"] > priced["claimed"] for priced in self._claims)
-        told = sum(priced["final"] > priced["claimed"] for priced in self._claims)
+        beaten = sum(priced["audited"] > priced["claimed"] for priced in self._claims.values())
+        told = sum(priced["final"] > priced["claimed"] for priced in self._claims.values())
         behind = sum(found["weight distributions"] < found["DP-SGD"] for found in self._contest.values())
         contest = "; ".join(
             f"{network} at ε={epsilon:g}: " + ", ".join(f"{name} {100 * share:.1f} %" for name, share in found.items())

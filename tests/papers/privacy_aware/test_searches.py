@@ -129,7 +129,7 @@ def test_a_stopped_search_goes_on_and_trains_nothing_twice(tmp_path: Path, monke
 
     monkeypatch.setattr(executors, "train_candidate", counted)
     with pytest.raises(KeyboardInterrupt):
-        GENETIC.run(stop, tmp_path / "a")
+        GENETIC.run(stop, Store(tmp_path / "a"))
     assert trained == [0, 1]
     again = GENETIC.run(store=Store(tmp_path / "a"))
     assert trained == list(range(len(trained)))

@@ -52,8 +52,8 @@ def test_a_stopped_training_goes_on_to_the_same_score(tmp_path: Path) -> None:
 
     said: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        TRIAL.run(stop, tmp_path / "a")
-    again = TRIAL.run(said.append, tmp_path / "a")
+        TRIAL.run(stop, Store(tmp_path / "a"))
+    again = TRIAL.run(said.append, Store(tmp_path / "a"))
     assert "step 2 of 4" in said[1]
     assert again["score"] == TRIAL.run(store=Store(tmp_path / "b"))["score"]
 
