@@ -101,7 +101,7 @@ def _accuracies(experiment: Experiment, item: str, title: str, names: Iterable[s
             "The paper's σ belongs to the ε that it aimed at (1, 2, 2.93 and 1, 2, 2.7 and 2, 5, 7.53 by RDP); where "
             "it reports less, that seems to be what was spent when the accuracy was reached; ours is the whole run's",
             "Rows with more epochs than the paper's are of our own choice: whether, by the test records (these three "
-            "settings fell short of the paper's accuracy); how many, by held-out ones of M3: item choices",
+            "settings fell short of the paper's accuracy); that more may help, by held-out ones of M3: item choices",
         ],
         experiment.shortfall(SHORTFALL, all=1),
         TUNING,

@@ -25,7 +25,7 @@ from sordino.training.weight_distributions import WeightDistributionPlan
 
 DELTA = 1e-5
 _EXCESS = 0.1 * DELTA
-_REVISION = 1
+_REVISION = 2
 _TUNED_AT, _TUNED_WITH = 3.0, 60_000
 """The ε and the number of records that learning rates are for: with less of either they shrink in proportion."""
 
