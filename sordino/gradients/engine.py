@@ -10,9 +10,9 @@ from sordino.gradients import batches, fallback, mixing, tuning
 from sordino.gradients.batches import Loss, Setup
 from sordino.gradients.clipping import Clipping, Flat
 from sordino.gradients.pieces import Measured, Whole
+from sordino.gradients.precision import unshortened, without_autocast
 from sordino.gradients.specimens import Untouched
 from sordino.gradients.strategies import Strategy
-from sordino.gradients.tape import without_autocast
 from sordino.gradients.tuning import Choices
 from sordino.gradients.watching import Unruled
 
@@ -145,7 +145,7 @@ class ClippedGradients:
         if not bool(sound.all()):
             return self._add_apart(strategy, sums, x, y, l2_clip, sound)
         columns = factors.to(_sum_type(losses)).unbind(1)
-        with without_autocast(losses.device.type):
+        with without_autocast(losses.device.type), unshortened():
             for name, part in parts.items():
                 _accumulate(sums, name, part.weighted_sum(columns[self._group[name]]))
             if self._penalty:

@@ -7,7 +7,7 @@ the layer's tensors are still in the processor's cache; sums wait until every no
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from sordino.gradients.buffers import Buffers
 from sordino.gradients.pieces import Measured, OuterSum, Piece, Whole
+from sordino.gradients.precision import without_autocast
 from sordino.gradients.watching import Unruled, Watched
 
 Pieces = Mapping[str, Piece]
@@ -114,11 +115,6 @@ class Tape:
     def _measure(self, name: str, piece: Piece) -> Measured:
         with without_autocast(self._anchor.device.type):
             return self._routes.measure(name, piece)
-
-
-def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Norms and sums are never taken in less than single precision."""
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 class _Tap(torch.autograd.Function):

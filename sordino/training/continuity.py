@@ -19,6 +19,7 @@ import torch
 
 from sordino.budget.ledger_file import partial_of
 from sordino.budget.statement import versions
+from sordino.gradients import precision
 from sordino.mechanisms.streams import Streams, bound_streams, data_tag, new_secret, secret_from_seed
 from sordino.training.dpsgd import Training
 from sordino.training.run import Run, RunError
@@ -114,7 +115,7 @@ def environment() -> dict[str, Any]:
         "cpu": _processor(),
         "threads": torch.get_num_threads(),
         "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith(prefixes)},
-        "precision": torch.get_float32_matmul_precision(),
+        "precision": precision.settings(),
         "mkldnn": str(torch.backends.mkldnn.enabled),
         "device": "cpu",
     }

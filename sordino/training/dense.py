@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sordino.gradients.precision import unshortened
 from sordino.mechanisms.streams import Streams
 from sordino.training.building import built, load_into, seed_of, tensors, words
 from sordino.training.dpsgd import ClippedSum
@@ -144,11 +145,12 @@ class DenseTrainee:
             factors = torch.where(usable, factors, 0)
         scale = factors.float()[:, None]
         sums: Weights = {}
-        for (weight, bias), hidden, slope in zip(self._names, inputs, slopes, strict=True):
-            clipped = slope * scale
-            sums[weight] = clipped.T @ hidden
-            if bias is not None:
-                sums[bias] = clipped.sum(dim=0)
+        with unshortened():
+            for (weight, bias), hidden, slope in zip(self._names, inputs, slopes, strict=True):
+                clipped = slope * scale
+                sums[weight] = clipped.T @ hidden
+                if bias is not None:
+                    sums[bias] = clipped.sum(dim=0)
         return ClippedSum(sums, norms.float())
 
     def _passes(self, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.gradients.precision import unshortened
 from sordino.mechanisms.streams import Streams
 from sordino.training.dpsgd import ClippedSum
 
@@ -93,7 +94,8 @@ class LinearClassifier:
             residuals = torch.where(usable[:, None], residuals, 0)
             factors = torch.where(usable, factors, 0)
         residuals *= factors[:, None]
-        weight.addmm_(residuals.T, inputs)
+        with unshortened():
+            weight.addmm_(residuals.T, inputs)
         bias += residuals.sum(dim=0)
         return norms
 

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sordino.gradients.pieces import OuterSum, Piece, Vectors, Whole
-from sordino.gradients.tape import Pieces, Tape, without_autocast
+from sordino.gradients.precision import without_autocast
+from sordino.gradients.tape import Pieces, Tape
 from sordino.gradients.watching import Unruled
 
 _Recurrent = nn.RNN | nn.LSTM | nn.GRU
