@@ -66,6 +66,9 @@ class Trial:
     test: int | None = None
     marks: int = 1
     """How many times the accuracy is measured along the run, at equal distances."""
+    simulated: int | None = None
+    """Draw so many examples a step in place of the batch, with the noise that the whole batch's mean would have: cheap,
+    and alike where noise outweighs sampling (Sander et al. 2023), but not private at this ε. To choose settings."""
 
     def run(self, say: Say = lambda line: None, store: Store = CACHE) -> dict[str, Any]:
         """Its result: from the store, or else trained now."""
@@ -94,6 +97,9 @@ class Trial:
         else:
             sizes = (n, batch, chosen.settings.epochs)
             plan = replace(_plan(*sizes, self.epsilon, self.delta, chosen.l2_clip, material.before), sampler=sampler)
+        if self.simulated is not None:
+            share, few = self.simulated / batch, PoissonSampler(n, self.simulated)
+            plan = replace(plan, sampler=few, noise_multiplier=share * plan.noise_multiplier)
         ledger = material.ledger(self, plan.event, run)
         material = material.standardised(self, chosen, run, ledger)
         trainee = chosen.head.trainee(material.train_x, material.train_y, material.classes)
@@ -130,10 +136,10 @@ class Trial:
             "claimed": price(plan.claimed_step, plan.steps),
             "noise_multiplier": plan.noise_multiplier,
             "steps": done,
-            "batch": batch,
+            "batch": plan.sampler.expected_batch_size,
             "learning_rate": optimiser.learning_rate,
             "curve": [
-                {"epoch": int(step) * sampler.sample_rate, "accuracy": share, **price(plan.step_event, int(step))}
+                {"epoch": int(step) * plan.sampler.sample_rate, "accuracy": share, **price(plan.step_event, int(step))}
                 for step, share in curve.items()
             ],
         }
@@ -152,6 +158,7 @@ class Trial:
         changed += [f"{self.records:,} records"] if self.records else []
         changed += [f"and {self.more}"] if self.more else []
         changed += [f"{self.validation:,} held out"] if self.validation else []
+        changed += [f"simulated by {self.simulated:,} a step"] if self.simulated else []
         budget = "without noise" if self.epsilon is None else f"ε={self.epsilon:g}"
         return " ".join([self.recipe, "on", self.dataset, budget, *changed, f"seed {self.seed}"])
 
@@ -249,8 +256,8 @@ class _Material:
         return float(np.mean(scores.argmax(dim=1).numpy() == self.test_y))
 
     def ledger(self, trial: "Trial", event: Event, run: Run) -> Ledger:
-        """With the target where it can be kept: shuffled batches cost more than is claimed, and no noise costs ∞."""
-        if trial.epsilon is None or trial.shuffled:
+        """With the target where it can be kept: shuffled or simulated batches cost more, and no noise costs ∞."""
+        if trial.epsilon is None or trial.shuffled or trial.simulated is not None:
             return Ledger(path=run.ledger)
         planned = [*normalising.planned(self.moments), (event, "training", "train")]
         return Ledger(trial.epsilon, trial.delta, path=run.ledger, planned=planned)

@@ -1,10 +1,13 @@
 """Several views of an example, whose gradients are averaged before the clip: more signal, no more sensitivity."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from sordino.gradients import batches
@@ -31,3 +34,23 @@ def views_of(augment: Augment | None, views: int, x: Any, generator: np.random.G
                 f"{tuple(leaf.shape)}"
             )
     return batches.flatten_views(seen) if views == 1 else seen
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """So many views of each image (rows, channels, height, width), moved by up to `most` pixels, its edge repeated."""
+
+    views: int
+    most: int
+
+    def __post_init__(self) -> None:
+        if self.views < 1 or self.most < 0:
+            raise ValueError(f"views are at least 1 and moves at least 0 pixels, not {self.views} and {self.most}")
+
+    def __call__(self, rows: Tensor, generator: np.random.Generator) -> Tensor:
+        height, width = rows.shape[2:]
+        framed = functional.pad(rows, [self.most] * 4, mode="replicate")
+        moved = framed.unfold(2, height, 1).unfold(3, width, 1)  # every move of every image, as a view of its frame
+        moves = generator.integers(0, 2 * self.most + 1, (2, len(rows), self.views))
+        down, right = torch.from_numpy(moves).to(rows.device)
+        return moved[torch.arange(len(rows), device=rows.device)[:, None], :, down, right]

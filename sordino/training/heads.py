@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sordino.training.augmentation import Shifts
 from sordino.training.dpsgd import Trainee
 from sordino.training.linear import LinearClassifier, predict
 from sordino.training.module import ModuleTrainee
@@ -53,14 +54,19 @@ class NetworkHead:
     orthogonal: bool = False
     """Whether all layers but the last start orthogonal and without biases: under noise a network keeps much of its
     start, and random weights start well or badly by chance."""
+    shifts: Shifts | None = None
+    """Moved views of each image in training, whose gradients are averaged before the clip."""
 
     def __repr__(self) -> str:
         name = getattr(self.build, "__name__", self.build)  # not its address, which changes
         scale = "" if self.input_scale == 1 else f", input_scale={self.input_scale}"
-        return f"NetworkHead({name}{scale}{', orthogonal' if self.orthogonal else ''})"
+        shifts = "" if self.shifts is None else f", {self.shifts}"
+        return f"NetworkHead({name}{scale}{', orthogonal' if self.orthogonal else ''}{shifts})"
 
     def trainee(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> Trainee:
-        return ModuleTrainee(partial(self._start, classes), cross_entropy, self._scaled(x), y)
+        views = 1 if self.shifts is None else self.shifts.views
+        start = partial(self._start, classes)
+        return ModuleTrainee(start, cross_entropy, self._scaled(x), y, augment=self.shifts, views=views)
 
     def _start(self, classes: int) -> nn.Module:
         model = self.build(classes)

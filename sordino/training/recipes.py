@@ -24,6 +24,7 @@ from sordino.features.pretrained import Pretrained
 from sordino.features.scattering import Scattering
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.thresholds import ThresholdQuantiles
+from sordino.training.augmentation import Shifts
 from sordino.training.averaging import Averaging
 from sordino.training.heads import Head, LinearHead, NetworkHead
 from sordino.training.large_rates import LARGE_RATES, USUAL_SCALE
@@ -45,7 +46,8 @@ class Settings:
     its start so fast that more than a ninth is a ninth."""
     input_scale: float = field(default=1.0, repr=False)
     orthogonal: bool = field(default=False, repr=False)
-    """Both of a network, which names them in its own description (`NetworkHead`)."""
+    shifts: Shifts | None = field(default=None, repr=False)
+    """All three of a network, which names them in its own description (`NetworkHead`)."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def recipe(name: str, dataset: str, facts: Facts, **changes: Any) -> Recipe:
         features = features >> GroupNorm(settings.groups)
     head: Head = LinearHead()
     if name != "scatter-linear":
-        head = NetworkHead(_network(name, facts), settings.input_scale, settings.orthogonal)
+        head = NetworkHead(_network(name, facts), settings.input_scale, settings.orthogonal, settings.shifts)
     return Recipe(name, features, head, settings, tuned_on, slow_features=scattered)
 
 
@@ -184,8 +186,9 @@ def _large_rate(name: str, dataset: str, facts: Facts, **changes: Any) -> Recipe
     settings = replace(Settings(made.n, made.batch, made.learning_rate, made.epochs), **changes)
     mean, deviation = USUAL_SCALE[made.dataset]
     network = models.cifar_cnn if len(facts.shape) == 3 else models.lsr_cnn
+    head = NetworkHead(network, settings.input_scale, settings.orthogonal, settings.shifts)
     return Recipe(
-        *(name, Pixels(mean, deviation), NetworkHead(network, settings.input_scale, settings.orthogonal)),
+        *(name, Pixels(mean, deviation), head),
         *(settings, (made.dataset, *(part for part, whole in _SUBSETS.items() if whole == made.dataset))),
         l2_clip=made.l2_clip,
         momentum=made.momentum,

@@ -74,6 +74,16 @@ def test_shuffled_batches_cost_more_than_is_claimed(tmp_path: Path) -> None:
     assert 2.99 < result["claimed"]["epsilon"] <= 3 < result["sound"]["epsilon"]
 
 
+def test_a_simulated_batch_has_the_noise_of_the_whole_one(tmp_path: Path) -> None:
+    whole = SMALL.run(store=Store(tmp_path))
+    few = replace(SMALL, simulated=32).run(store=Store(tmp_path))
+    assert few["steps"] == whole["steps"]
+    assert few["batch"] == 32
+    assert few["noise_multiplier"] / 32 == pytest.approx(whole["noise_multiplier"] / whole["batch"])
+    assert few["sound"]["epsilon"] > 3  # said as it is: a simulation is not private at the ε it is of
+    assert few["trial"].endswith("simulated by 32 a step seed 1")
+
+
 def test_held_out_records_are_not_trained_on(tmp_path: Path) -> None:
     dataset = load("digits")
     chosen = trials.recipe("scatter-linear", "digits", dataset.facts)

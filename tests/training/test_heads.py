@@ -6,6 +6,7 @@ from torch import nn
 
 from sordino.mechanisms.streams import Streams, secret_from_seed
 from sordino.models import mnist_scatter_cnn
+from sordino.training.augmentation import Shifts
 from sordino.training.heads import NetworkHead
 
 X = np.random.default_rng(0).normal(size=(5, 81, 7, 7)).astype(np.float32)
@@ -37,3 +38,24 @@ def test_an_orthogonal_start() -> None:
 def test_the_description_names_what_is_not_usual() -> None:
     assert repr(NetworkHead(mnist_scatter_cnn)) == "NetworkHead(mnist_scatter_cnn)"
     assert repr(NetworkHead(nn.Linear, 0.3, True)) == "NetworkHead(Linear, input_scale=0.3, orthogonal)"
+    assert repr(NetworkHead(nn.Linear, shifts=Shifts(2, 1))) == "NetworkHead(Linear, Shifts(views=2, most=1))"
+
+
+def test_moved_views_are_of_training_alone() -> None:
+    x, y = X[:, :1], Y
+    moved, plain = (NetworkHead(lambda classes: _tiny(), shifts=shifts) for shifts in (Shifts(3, 2), None))
+    sums = []
+    for head, seed in ((moved, 0), (moved, 0), (moved, 1), (plain, 0)):
+        trainee = head.trainee(x, y, 10)
+        trainee.initialise(Streams(secret_from_seed(0)))
+        trainee.choose(None, 5)
+        sums.append(trainee.clipped_sum(np.arange(5), 0.1, np.random.default_rng(seed)).sums["1.weight"])
+    assert torch.equal(sums[0], sums[1])
+    assert not torch.allclose(sums[0], sums[2])
+    assert not torch.allclose(sums[0], sums[3])
+    weights = _tiny().state_dict()
+    assert torch.equal(moved.scores(weights, x, 10), plain.scores(weights, x, 10))
+
+
+def _tiny() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(49, 10))

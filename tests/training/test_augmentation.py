@@ -1,0 +1,47 @@
+"""Moved views: each of one image alone, every move as likely, and edges repeated."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sordino.training.augmentation import Shifts
+
+IMAGES = torch.arange(2 * 3 * 5 * 4).reshape(2, 3, 5, 4).float()
+
+
+def _moved(image: torch.Tensor, down: int, right: int) -> torch.Tensor:
+    """By hand: the value at each place is that of the nearest place within the image."""
+    rows = (torch.arange(image.shape[1]) + down).clamp(0, image.shape[1] - 1)
+    columns = (torch.arange(image.shape[2]) + right).clamp(0, image.shape[2] - 1)
+    return image[:, rows][:, :, columns]
+
+
+@given(views=st.integers(1, 4), most=st.integers(0, 3), seed=st.integers(0, 2**32))
+def test_every_view_is_a_move_of_its_own_image(views: int, most: int, seed: int) -> None:
+    seen = Shifts(views, most)(IMAGES, np.random.default_rng(seed))
+    assert seen.shape == (2, views, *IMAGES.shape[1:])
+    reach = range(-most, most + 1)
+    for image, its in zip(IMAGES, seen, strict=True):
+        moves = [_moved(image, down, right) for down in reach for right in reach]
+        assert all(any(torch.equal(view, move) for move in moves) for view in its)
+
+
+def test_all_moves_are_as_likely() -> None:
+    image = torch.zeros(1, 1, 3, 3)
+    image[0, 0, 1, 1] = 1
+    seen = Shifts(9000, 1)(image, np.random.default_rng(0))[0, :, 0]
+    counts = seen.sum(dim=0).flatten()  # where the one bright pixel went
+    assert counts.sum() == 9000
+    assert (counts - 1000).abs().max() < 5 * np.sqrt(1000 * 8 / 9)
+
+
+def test_no_images_have_no_views() -> None:
+    assert Shifts(2, 1)(IMAGES[:0], np.random.default_rng(0)).shape == (0, 2, 3, 5, 4)
+
+
+@pytest.mark.parametrize(("views", "most"), [(0, 1), (1, -1)])
+def test_bad_numbers(views: int, most: int) -> None:
+    with pytest.raises(ValueError, match="views are at least 1 and moves at least 0 pixels"):
+        Shifts(views, most)
