@@ -44,9 +44,12 @@ def audit(
     Exit code 0: the sound ε is consistent with all that was seen. 1: it is violated, by a bound or by a test of what it
     rests on; a claimed ε that is violated while the sound one holds leaves it at 0.
     """
+    import torch
+
     from sordino.audit import SI_MNIST, audit_recipe, audit_run
     from sordino.training.recipes import NAMES
 
+    torch.set_num_threads(1)  # canaries are tiny: several threads would only wait for each other
     trials: dict[str, Any] = {"runs": _RUNS if runs is None else runs, "confidence": confidence}
     if subject in NAMES and not Path(subject).is_dir():
         budget = 3.0 if epsilon is None else epsilon, 1e-5 if delta is None else delta

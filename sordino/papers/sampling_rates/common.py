@@ -19,7 +19,7 @@ REDUCED = {"lsr-c2": 6, "lsr-c3": 6}
 SHORTFALL = f"{', '.join(f'{epochs} epochs for {name}' for name, epochs in REDUCED.items())} in place of 100"
 
 OURS: dict[str, dict[str, Any]] = {
-    "lsr-m2": {"learning_rate": 3.6},
+    "lsr-m2": {"learning_rate": 3.6, "shifts": Shifts(views=1, most=1)},
     "lsr-m3": {"epochs": 60, "shifts": Shifts(views=1, most=1)},
     "lsr-f2": {"learning_rate": 8.6},
 }

@@ -33,6 +33,7 @@ _TRIED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("lsr-m3", {"epochs": 60, "shifts": Shifts(2, 1)}),
     ("lsr-m2", {}),
     ("lsr-m2", {"learning_rate": 3.6}),
+    ("lsr-m2", {"learning_rate": 3.6, "shifts": Shifts(1, 1)}),
     ("lsr-f2", {}),
     ("lsr-f2", {"learning_rate": 8.6}),
 )
