@@ -1,4 +1,8 @@
-"""Several views of an example, whose gradients are averaged before the clip: more signal, no more sensitivity."""
+"""Several views of an example, whose gradients are averaged before the clip: more signal, no more sensitivity.
+
+Views are drawn from chances of their own, alike whoever is in the batch. Whatever was drawn for the others, an example
+moves the sum by at most the clip; a mixture of such sums costs no more than each of them.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
