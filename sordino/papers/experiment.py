@@ -73,5 +73,6 @@ def _few(trial: Trial) -> Trial:
         records=96,
         test=50,
         validation=min(trial.validation, 50),
+        simulated=trial.simulated and 16,
         marks=min(trial.marks, 2),
     )
