@@ -7,6 +7,7 @@ fewer digits (TF32, bfloat16), and on a GPU convolutions do so unless told other
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Lock
 from typing import Any
 
 import torch
@@ -27,14 +28,31 @@ def settings() -> list[str]:
     return [str(each.fp32_precision) for each in _BACKENDS]
 
 
-@contextmanager
-def unshortened() -> Iterator[None]:
-    """Products of float32 in all its digits; the user's settings after that."""
-    shortened = [(each, each.fp32_precision) for each in _BACKENDS if each.fp32_precision not in _EXACT]
-    try:
-        for each, _ in shortened:
-            each.fp32_precision = "ieee"
-        yield
-    finally:
-        for each, before in shortened:
-            each.fp32_precision = before
+class _Unshortened:
+    """Settings are of the whole process: the first thread to come in changes them, the last to leave puts them back."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = Lock(), 0
+        self._before: list[tuple[Any, str]] = []
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Products of float32 in all its digits; the user's settings after that."""
+        with self._lock:
+            if not self._inside:
+                values = [(each, each.fp32_precision) for each in _BACKENDS]
+                self._before = [(each, value) for each, value in values if value not in _EXACT]
+                for each, _ in self._before:
+                    each.fp32_precision = "ieee"
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    for each, value in self._before:
+                        each.fp32_precision = value
+
+
+unshortened = _Unshortened()

@@ -1,5 +1,6 @@
 """Clipped sums add up the numbers whose norms were taken, whatever torch may shorten elsewhere."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +43,25 @@ def test_nothing_is_shortened_inside_and_all_is_as_before_after(shortening: list
 def test_settings_come_back_after_an_error(shortening: list[str]) -> None:
     with pytest.raises(ZeroDivisionError), unshortened():
         1 / 0  # noqa: B018
+    assert settings() == shortening
+
+
+def test_nothing_is_shortened_while_another_thread_leaves(shortening: list[str]) -> None:
+    """The one that came first goes first, and its settings must wait for the other."""
+    entered, left = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with unshortened():
+            entered.set()
+            left.wait(10)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    entered.wait(10)
+    with unshortened():
+        left.set()
+        thread.join(10)
+        assert set(settings()) <= set(_ALLOWED)
     assert settings() == shortening
 
 

@@ -73,8 +73,8 @@ def choices(experiment: Experiment) -> Record:
         rows,
         [
             f"Simulated: a step draws {_SIMULATED} examples, with the noise in its mean that the setting's batch would "
-            "have at the row's ε (δ=1e-5, PLD). Noise outweighs sampling there, so that accuracy is alike at a "
-            "twentieth of the time; these trainings themselves are not private at that ε",
+            "have at the row's ε (δ=1e-5, PLD). It takes a twentieth of the time, and rows can be compared, though so "
+            "few examples cost a little accuracy themselves; these trainings are not private at that ε",
             f"Taken in Tables 1 and 2: {'; '.join(f'{name}: {words(changes)}' for name, changes in OURS.items())}. "
             "A moved view is the image moved by up to a pixel each way, anew in each step",
             "Which settings were tried was decided by their accuracy on the test records as the paper has them: the "
