@@ -4,6 +4,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sordino.budget.statement import finite
+
 CONSISTENT, VIOLATED = "consistent", "violated"
 SHARE = 0.2
 """Of 1 − confidence, by which the headline may err: what the bounds of all parts together, the bound from a run's own
@@ -93,4 +95,6 @@ class Audit:
         content = asdict(self)
         content["findings"] = [asdict(finding) | {"passed": finding not in failed} for finding in self.findings]
         content["test_level"] = self.test_level
+        for figures in (content, *content["parts"]):
+            figures.update({name: finite(figures[name]) for name in ("claimed_epsilon", "sound_epsilon")})
         return content | {"verdict": self.verdict, "sound_verdict": self.sound_verdict}

@@ -24,8 +24,13 @@ def sensitivity_probe(trainee: Trainee, l2_clip: float, streams: Streams) -> Fin
 
     Fails if a record moves the sums by more than the clip, but for rounding, or moves what the others add (examples
     that mix: batch norm in training mode). It is exact about what it tries, and proves nothing about what it does not;
-    the trainee's records should be `adversarial_rows`. A trainee with random augmentation cannot be probed.
+    the trainee's records should be `adversarial_rows`. A trainee with random views is refused: without a record the
+    others are dealt other views, which is no fault.
     """
+    if getattr(trainee, "augmented", False):
+        raise ValueError(
+            "a trainee with random views cannot be probed: probe it without `augment`, its clip is the same"
+        )
     try:
         largest, mixed = _worst(trainee, l2_clip, streams)
     except ExamplesMixError as refusal:

@@ -64,12 +64,12 @@ def statement(
         "unit": unit,
         "adjacency": ledger.terms.adjacency,
         "adjacency_in_words": ADJACENCY_IN_WORDS[ledger.terms.adjacency],
-        "epsilon": headline and _finite(headline.epsilon),
+        "epsilon": headline and finite(headline.epsilon),
         "delta": delta,
         "accountant": headline and headline.accountant,
-        "epsilon_pld": headline and _finite(headline.pld),
-        "epsilon_rdp": headline and _finite(headline.rdp),
-        "epsilon_drawn": spent and _finite(spent.epsilon),
+        "epsilon_pld": headline and finite(headline.pld),
+        "epsilon_rdp": headline and finite(headline.rdp),
+        "epsilon_drawn": spent and finite(spent.epsilon),
         "target_epsilon": ledger.terms.target_epsilon,
         "bound": not (ledger.adaptive and ledger.terms.target_epsilon is None),
         "keeping": _keeping(ledger),
@@ -156,7 +156,7 @@ def _entry(entry: "Entry", ledger: "Ledger") -> dict[str, Any]:
     if entry.claimed is not None and ledger.terms.target_delta is not None:
         try:
             claim = cost(Repeated(entry.claimed, entry.count), ledger.terms.target_delta, ledger.terms.adjacency)
-            document["claimed_epsilon"] = _finite(claim.epsilon)
+            document["claimed_epsilon"] = finite(claim.epsilon)
         except UnsupportedEvent:
             pass
     return document
@@ -195,7 +195,7 @@ def _samplers(event: Event) -> set[str]:
             return set()
 
 
-def _finite(value: float | None) -> float | str | None:
+def finite(value: float | None) -> float | str | None:
     """JSON has no infinity."""
     return "infinity" if value == float("inf") else value
 

@@ -65,7 +65,7 @@ def audit(
         raise ValueError(
             f"there is no run folder {subject!r}, and no such recipe; recipes: {', '.join(NAMES)}; or {_PAPER}"
         )
-    typer.echo(json.dumps(found.to_json(), ensure_ascii=False) if as_json else _in_words(found))
+    typer.echo(json.dumps(found.to_json(), ensure_ascii=False, allow_nan=False) if as_json else _in_words(found))
     if found.sound_verdict != "consistent":
         raise typer.Exit(1)
 

@@ -139,7 +139,8 @@ class ClippedGradients:
             losses, parts = strategy(x, y)
         except Unruled:  # a shape that the first batch did not show
             return self._add_one_by_one(sums, x, y, l2_clip)
-        norms = self._norms(parts, losses)
+        with without_autocast(losses.device.type), unshortened():
+            norms = self._norms(parts, losses)
         factors = self.clipping.factors(norms, l2_clip)
         sound = self._sound(norms, factors)
         if not bool(sound.all()):

@@ -1,8 +1,9 @@
 """Sums that bound what an example does are taken in float32 as it is, whatever the user allows torch to shorten.
 
-Passes forward and back may round as they like: that makes other gradients of each example, and the clip bounds those. A
-clipped sum may not: it must add up the very numbers whose norm was taken. Torch can be told to multiply float32 in
-fewer digits (TF32, bfloat16), and on a GPU convolutions do so unless told otherwise.
+Passes forward and back may round as they like, as long as an example's numbers are rounded alike whoever is in the
+batch: that makes other gradients of each example, and the clip bounds those. A norm and a clipped sum may not: they
+must be of the very same numbers. Torch can be told to multiply float32 in fewer digits (TF32, bfloat16), and on a GPU
+convolutions do so unless told otherwise.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import torch
 
 _CPU: Any = torch.backends.mkldnn  # torch declares no types for these
 _GPU: Any = torch.backends.cudnn
-_BACKENDS: tuple[Any, ...] = (_CPU.matmul, _CPU.conv, torch.backends.cuda.matmul, _GPU.conv)
+_BACKENDS: tuple[Any, ...] = (_CPU.matmul, _CPU.conv, _CPU.rnn, torch.backends.cuda.matmul, _GPU.conv, _GPU.rnn)
 _EXACT = ("none", "ieee")
 
 
@@ -52,7 +53,9 @@ class _Unshortened:
                 self._inside -= 1
                 if not self._inside:
                     for each, value in self._before:
-                        each.fp32_precision = value
+                        each.fp32_precision = "none"  # what is set for all of torch, if it came from there
+                        if each.fp32_precision != value:
+                            each.fp32_precision = value
 
 
 unshortened = _Unshortened()

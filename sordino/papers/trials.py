@@ -97,6 +97,8 @@ class Trial:
         else:
             sizes = (n, batch, chosen.settings.epochs)
             plan = replace(_plan(*sizes, self.epsilon, self.delta, chosen.l2_clip, material.before), sampler=sampler)
+        if self.simulated is not None and self.shuffled:
+            raise ValueError("a simulated batch is a Poisson draw: leave out shuffled")
         if self.simulated is not None:
             share, few = self.simulated / batch, PoissonSampler(n, self.simulated)
             plan = replace(plan, sampler=few, noise_multiplier=share * plan.noise_multiplier)
@@ -175,8 +177,8 @@ class IterationTrial(Trial):
         return f"last iterate of {super().__str__()}"
 
     def _train(self, chosen: Recipe, material: "_Material", run: Run, on_progress: Progress) -> dict[str, Any]:
-        if self.epsilon is None or self.shuffled:
-            raise ValueError("iteration has noise and a fixed order: a budget is needed, and no shuffling")
+        if self.epsilon is None or self.shuffled or self.simulated is not None:
+            raise ValueError("iteration has noise and a fixed order: a budget is needed, and no draw of another kind")
         n = len(material.train_y)
         plan = LastIteratePlan.calibrated(
             n=n,

@@ -1,7 +1,8 @@
 """Several views of an example, whose gradients are averaged before the clip: more signal, no more sensitivity.
 
-Views are drawn from chances of their own, alike whoever is in the batch. Whatever was drawn for the others, an example
-moves the sum by at most the clip; a mixture of such sums costs no more than each of them.
+A view is made of its own example and of chances that are alike whoever is in the batch. Whatever was drawn for the
+others, an example then moves the sum by at most the clip; a mixture of such sums costs no more than each of them. What
+makes views of several examples is refused, as far as a trial on a few of them can tell.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,10 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from sordino.gradients import batches
+from sordino.gradients.mixing import ExamplesMixError
+
+_TRIED = 3
+"""Examples that are looked at to see whether their views mix."""
 
 Augment = Callable[[Any, np.random.Generator], Any]
 """augment(rows, generator): for each row its views, (rows, views, …), each row's from that row alone."""
@@ -38,6 +43,22 @@ def views_of(augment: Augment | None, views: int, x: Any, generator: np.random.G
                 f"{tuple(leaf.shape)}"
             )
     return batches.flatten_views(seen) if views == 1 else seen
+
+
+def refuse_mixing_views(augment: Augment | None, views: int, x: Any) -> None:
+    """Raise if another first example changes the views of the second and third, under the same chances."""
+    if augment is None or batches.size(x) <= _TRIED:
+        return
+    seen = []
+    for first in (0, _TRIED):
+        rows = torch.tensor([first, *range(1, _TRIED)])
+        found = views_of(augment, views, batches.select(x, rows), np.random.default_rng(0))
+        seen.append([leaf[1:] for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor)])
+    if not all(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)) for one, other in zip(*seen, strict=True)):
+        raise ExamplesMixError(
+            "`augment` makes an example's views of other examples too, so that no clip bounds what one of them does: "
+            "make each row's views of that row alone"
+        )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from sordino.gradients import ClippedGradients, Clipping
 from sordino.gradients.batches import Loss
 from sordino.gradients.tuning import Choices
 from sordino.mechanisms.streams import Streams
-from sordino.training.augmentation import Augment, check_views, views_of
+from sordino.training.augmentation import Augment, check_views, refuse_mixing_views, views_of
 from sordino.training.building import built, load_into, seed_of, tensors, words
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.optimisers import Weights
@@ -72,6 +72,11 @@ class ModuleTrainee:
         }
 
     @property
+    def augmented(self) -> bool:
+        """Whether it trains on random views of its examples."""
+        return self._augment is not None
+
+    @property
     def parameters(self) -> Weights:
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
@@ -102,7 +107,9 @@ class ModuleTrainee:
         generator = np.random.default_rng(0)
         with self._random_state(0):
             x, y = self._rows(rows)
-            self._clipped.prepare(views_of(self._augment, self._views, x, generator), y)
+            seen = views_of(self._augment, self._views, x, generator)
+            refuse_mixing_views(self._augment, self._views, x)
+            self._clipped.prepare(seen, y)
         # Kernels of other devices may not repeat bit for bit: a token keeps any step there from being repeated.
         device = "cpu" if self._device.type == "cpu" else f"{self._device.type} {secrets.token_hex(8)}"
         return {"engine": self.choices.to_json(), "device": device}

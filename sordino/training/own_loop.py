@@ -13,7 +13,7 @@ from sordino.budget import Cost, Ledger
 from sordino.gradients import ClippedGradients, Clipping
 from sordino.gradients.batches import Loss
 from sordino.mechanisms.streams import Stream, Streams, secret_from_seed
-from sordino.training.augmentation import Augment, check_views, views_of
+from sordino.training.augmentation import Augment, check_views, refuse_mixing_views, views_of
 from sordino.training.dpsgd import ClippedSum, release
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import QuantileClip
@@ -166,8 +166,9 @@ class PrivateLoop:
     def _prepare(self) -> None:
         count = min(self._rows.n, self.plan.sampler.expected_batch_size, max(1, _MOST_ROWS // self._views))
         x, y = self._rows(torch.arange(count).numpy())
-        generator = Streams(bytes(16)).generator(Stream.AUGMENTATION)
-        self._clipped.prepare(views_of(self._augment, self._views, x, generator), y)
+        seen = views_of(self._augment, self._views, x, Streams(bytes(16)).generator(Stream.AUGMENTATION))
+        refuse_mixing_views(self._augment, self._views, x)
+        self._clipped.prepare(seen, y)
 
 
 def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:

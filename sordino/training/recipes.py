@@ -69,6 +69,12 @@ class Recipe:
     weight_distributions: bool = field(default=False, repr=False)
     """Whether noise goes through weight distributions, of which only the last draw is told; the name tells it too."""
 
+    def __post_init__(self) -> None:
+        wanted = self.settings.input_scale, self.settings.orthogonal, self.settings.shifts
+        head = self.head if isinstance(self.head, NetworkHead) else None
+        if wanted != ((1.0, False, None) if head is None else (head.input_scale, head.orthogonal, head.shifts)):
+            raise ValueError(f"the recipe {self.name!r} takes no input_scale, orthogonal or shifts: leave them out")
+
     @property
     def moments(self) -> ChannelMoments | ThresholdQuantiles | None:
         """Private normalisation of the features, if any."""

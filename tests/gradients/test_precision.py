@@ -1,4 +1,4 @@
-"""Clipped sums add up the numbers whose norms were taken, whatever torch may shorten elsewhere."""
+"""Norms and clipped sums are of the same numbers, whatever torch may shorten elsewhere."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -14,39 +14,56 @@ from sordino.gradients import ClippedGradients
 from sordino.gradients.buffers import Buffers
 from sordino.gradients.pieces import OuterSum, Whole
 from sordino.gradients.precision import settings, unshortened
+from sordino.gradients.rules.convolution import _ConvolvedSum
 from sordino.mechanisms.streams import Streams
 from sordino.training.dense import DenseTrainee, softmax_slope
 from sordino.training.linear import LinearClassifier
 
-_ALLOWED = ("none", "ieee")
+_BACKENDS: Any = torch.backends
+PLACES: dict[str, tuple[Any, str]] = {
+    "products on a CPU": (_BACKENDS.mkldnn.matmul, "bf16"),
+    "convolutions on a CPU": (_BACKENDS.mkldnn.conv, "bf16"),
+    "recurrent layers on a CPU": (_BACKENDS.mkldnn.rnn, "bf16"),
+    "products on a GPU": (_BACKENDS.cuda.matmul, "tf32"),
+    "convolutions on a GPU": (_BACKENDS.cudnn.conv, "tf32"),
+    "recurrent layers on a GPU": (_BACKENDS.cudnn.rnn, "tf32"),
+}
+
+
+def _now() -> dict[str, str]:
+    return {name: place.fp32_precision for name, (place, _) in PLACES.items()}
+
+
+def _in_full() -> bool:
+    return set(_now().values()) <= {"none", "ieee"}
 
 
 @pytest.fixture
-def shortening() -> Iterator[list[str]]:
-    """Allowed where nothing here multiplies by it: on a GPU."""
-    places: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)
-    before = [place.fp32_precision for place in places]
-    for place in places:
-        place.fp32_precision = "tf32"
-    yield settings()
-    for place, value in zip(places, before, strict=True):
-        place.fp32_precision = value
+def shortening() -> Iterator[dict[str, str]]:
+    """All that torch can shorten is."""
+    before = _now()
+    for place, shortened in PLACES.values():
+        place.fp32_precision = shortened
+    yield _now()
+    for name, (place, _) in PLACES.items():
+        place.fp32_precision = before[name]
 
 
-def test_nothing_is_shortened_inside_and_all_is_as_before_after(shortening: list[str]) -> None:
-    assert "tf32" in shortening
+def test_nothing_is_shortened_inside_and_all_is_as_before_after(shortening: dict[str, str]) -> None:
+    assert shortening == {name: shortened for name, (_, shortened) in PLACES.items()}
+    assert sorted(settings()) == sorted(shortening.values())
     with unshortened():
-        assert set(settings()) <= set(_ALLOWED)
-    assert settings() == shortening
+        assert _in_full()
+    assert _now() == shortening
 
 
-def test_settings_come_back_after_an_error(shortening: list[str]) -> None:
+def test_settings_come_back_after_an_error(shortening: dict[str, str]) -> None:
     with pytest.raises(ZeroDivisionError), unshortened():
         1 / 0  # noqa: B018
-    assert settings() == shortening
+    assert _now() == shortening
 
 
-def test_nothing_is_shortened_while_another_thread_leaves(shortening: list[str]) -> None:
+def test_nothing_is_shortened_while_another_thread_leaves(shortening: dict[str, str]) -> None:
     """The one that came first goes first, and its settings must wait for the other."""
     entered, left = threading.Event(), threading.Event()
 
@@ -61,48 +78,71 @@ def test_nothing_is_shortened_while_another_thread_leaves(shortening: list[str])
     with unshortened():
         left.set()
         thread.join(10)
-        assert set(settings()) <= set(_ALLOWED)
-    assert settings() == shortening
+        assert _in_full()
+    assert _now() == shortening
 
 
-def test_convolutions_on_a_gpu_are_shortened_unless_told_otherwise() -> None:
-    """The reason for all this: torch's own default."""
-    assert torch.backends.cudnn.conv.fp32_precision == "tf32"
+def test_what_is_set_for_all_of_torch_can_be_changed_afterwards() -> None:
+    before = _now()
+    own = {name: place for name, (place, _) in PLACES.items() if "CPU" in name}
+    try:
+        for place in own.values():
+            place.fp32_precision = "none"
+        _BACKENDS.fp32_precision = "bf16"
+        assert {place.fp32_precision for place in own.values()} == {"bf16"}
+        with unshortened():
+            assert {place.fp32_precision for place in own.values()} == {"ieee"}
+        assert {place.fp32_precision for place in own.values()} == {"bf16"}
+        _BACKENDS.fp32_precision = "ieee"
+        assert {place.fp32_precision for place in own.values()} == {"ieee"}
+    finally:
+        _BACKENDS.fp32_precision = "none"
+        for name, (place, _) in PLACES.items():
+            place.fp32_precision = before[name]
 
 
-def _watched(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[list[str]]:
-    seen: list[list[str]] = []
+def _watched(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[bool]:
+    """Whether each call found everything in full."""
+    seen: list[bool] = []
     true: Callable[..., Any] = getattr(owner, name)
 
     def noting(*args: Any, **more: Any) -> Any:
-        seen.append(settings())
+        seen.append(_in_full())
         return true(*args, **more)
 
     monkeypatch.setattr(owner, name, noting)
     return seen
 
 
-@pytest.mark.parametrize("net", [nn.Linear(4, 3), nn.Sequential(nn.Conv1d(1, 2, 2), nn.Flatten(), nn.Linear(6, 3))])
-def test_the_engine_sums_in_full(net: nn.Module, shortening: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    sums = [_watched(monkeypatch, kind, "weighted_sum") for kind in (Whole, type(_outer()))]
-    clipped = ClippedGradients(net, lambda scores, y: F.cross_entropy(scores, y, reduction="none"), physical_batch=8)
-    x = torch.randn(8, 4) if isinstance(net, nn.Linear) else torch.randn(8, 1, 4)
-    clipped.prepare(x, torch.arange(8) % 3)
-    for each in sums:
-        each.clear()
-    clipped(x, torch.arange(8) % 3)
-    found = [seen for each in sums for seen in each]
-    assert found
-    assert all(set(seen) <= set(_ALLOWED) for seen in found)
-    assert settings() == shortening
+_OUTER = type(OuterSum(torch.ones(1, 1, 1), torch.ones(1, 1, 1), Buffers(), "w").measure("outer"))
 
 
-def _outer() -> Any:
-    return OuterSum(torch.ones(1, 1, 1), torch.ones(1, 1, 1), Buffers(), "w").measure("outer")
+@pytest.mark.parametrize(
+    ("net", "kind"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(128, 3)), _OUTER),
+        (nn.Sequential(nn.Conv1d(64, 2, 2), nn.Flatten(), nn.Linear(2, 3)), Whole),
+        (nn.Sequential(nn.Conv1d(64, 64, 1), nn.Flatten(), nn.Linear(128, 3)), _ConvolvedSum),  # by its Gram matrices
+    ],
+)
+def test_the_engine_measures_and_sums_in_full(
+    net: nn.Module, kind: Any, shortening: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clipped = ClippedGradients(
+        *(net, lambda scores, y: F.cross_entropy(scores, y, reduction="none")), l2_penalty=0.1, physical_batch=8
+    )
+    x, y = torch.randn(8, 64, 2), torch.arange(8) % 3
+    clipped.prepare(x, y)  # which times the products, but shows none of them
+    sums, products = (_watched(monkeypatch, kind, name) for name in ("weighted_sum", "inner"))
+    clipped(x, y)
+    assert sums
+    assert products
+    assert all(sums + products)
+    assert _now() == shortening
 
 
 @pytest.mark.parametrize("kind", ["dense", "linear"])
-def test_closed_forms_sum_in_full(kind: str, shortening: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_forms_sum_in_full(kind: str, shortening: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = np.ones((6, 4), np.float32), np.arange(6) % 3
     trainee: Any = LinearClassifier(x, y, 3)
     if kind == "dense":
@@ -111,5 +151,5 @@ def test_closed_forms_sum_in_full(kind: str, shortening: list[str], monkeypatch:
     products = _watched(monkeypatch, Tensor, "addmm_" if kind == "linear" else "__matmul__")
     trainee.clipped_sum(np.arange(6), 1.0)
     assert products
-    assert all(set(seen) <= set(_ALLOWED) for seen in products)
-    assert settings() == shortening
+    assert all(products)
+    assert _now() == shortening

@@ -84,6 +84,13 @@ def test_a_simulated_batch_has_the_noise_of_the_whole_one(tmp_path: Path) -> Non
     assert few["trial"].endswith("simulated by 32 a step seed 1")
 
 
+def test_a_simulated_batch_is_a_poisson_draw(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="leave out shuffled"):
+        replace(SMALL, simulated=32, shuffled=True).run(store=Store(tmp_path))
+    with pytest.raises(ValueError, match="no draw of another kind"):
+        IterationTrial("digits", "scatter-linear", delta=1e-4, simulated=32).run(store=Store(tmp_path))
+
+
 def test_held_out_records_are_not_trained_on(tmp_path: Path) -> None:
     dataset = load("digits")
     chosen = trials.recipe("scatter-linear", "digits", dataset.facts)

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.training.augmentation import Shifts
+from sordino.gradients.mixing import ExamplesMixError
+from sordino.training.augmentation import Augment, Shifts, refuse_mixing_views
 
 IMAGES = torch.arange(2 * 3 * 5 * 4).reshape(2, 3, 5, 4).float()
 
@@ -45,3 +46,22 @@ def test_no_images_have_no_views() -> None:
 def test_bad_numbers(views: int, most: int) -> None:
     with pytest.raises(ValueError, match="views are at least 1 and moves at least 0 pixels"):
         Shifts(views, most)
+
+
+MIXING: dict[str, Augment] = {
+    "centred": lambda rows, generator: (rows - rows.mean(0))[:, None],
+    "paired with the next": lambda rows, generator: torch.stack([rows, rows.roll(1, 0)], 1),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_views_of_several_examples_are_refused(name: str) -> None:
+    with pytest.raises(ExamplesMixError, match="make each row's views of that row alone"):
+        refuse_mixing_views(MIXING[name], 1 if name == "centred" else 2, torch.randn(8, 1, 4, 4))
+
+
+def test_random_views_of_one_example_are_not() -> None:
+    refuse_mixing_views(Shifts(3, 1), 3, torch.randn(8, 1, 4, 4))
+    refuse_mixing_views(Shifts(1, 1), 1, torch.full((8, 1, 4, 4), torch.nan))
+    refuse_mixing_views(None, 1, torch.randn(8, 1, 4, 4))
+    refuse_mixing_views(MIXING["centred"], 1, torch.randn(2, 1, 4, 4))  # too few to tell

@@ -1,9 +1,11 @@
 """Heads: what a network sees in training is what it sees when it is asked, and its start is what it says."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
+from sordino.audit import sensitivity_probe
 from sordino.mechanisms.streams import Streams, secret_from_seed
 from sordino.models import mnist_scatter_cnn
 from sordino.training.augmentation import Shifts
@@ -55,6 +57,12 @@ def test_moved_views_are_of_training_alone() -> None:
     assert not torch.allclose(sums[0], sums[3])
     weights = _tiny().state_dict()
     assert torch.equal(moved.scores(weights, x, 10), plain.scores(weights, x, 10))
+
+
+def test_a_model_with_moved_views_is_not_probed() -> None:
+    trainee = NetworkHead(lambda classes: _tiny(), shifts=Shifts(1, 1)).trainee(X[:, :1], Y, 10)
+    with pytest.raises(ValueError, match="random views cannot be probed"):
+        sensitivity_probe(trainee, 0.1, Streams.fresh())
 
 
 def _tiny() -> nn.Module:

@@ -1,6 +1,7 @@
 """Recipes from public facts alone: which is strongest, what its settings are, and whom it refuses."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from sordino.budget import PoissonGaussian, Repeated, cost, rdp
 from sordino.data import DataError, Facts, load
 from sordino.features.normalisation import GroupNorm
 from sordino.mechanisms.moments import ChannelMoments
+from sordino.training.augmentation import Shifts
 from sordino.training.large_rates import LARGE_RATES
 from sordino.training.recipes import BEST, NAMES, check_name, recipe, strongest
 
@@ -111,3 +113,11 @@ def test_every_recipe_says_where_its_settings_come_from(name: str, grey: Facts, 
     chosen = recipe(name, dataset, grey if dataset != "cifar-10" or name == "weight-distributions" else colour)
     assert "settings" in chosen.tuning(dataset)
     assert chosen.tuning("somewhere-else").startswith("not counted: the recipe's settings were fixed in advance")
+
+
+@pytest.mark.parametrize("name", ["linear", "scatter-linear", "transfer-linear", "weight-distributions"])
+@pytest.mark.parametrize("change", [{"input_scale": 0.3}, {"orthogonal": True}, {"shifts": Shifts(1, 1)}])
+def test_changes_without_effect_are_refused(name: str, change: dict[str, Any], grey: Facts) -> None:
+    with pytest.raises(ValueError, match="takes no input_scale, orthogonal or shifts"):
+        recipe(name, "mnist", grey, **change)
+    assert recipe("lsr-m1", "mnist", grey, **change).head == replace(recipe("lsr-m1", "mnist", grey).head, **change)

@@ -15,7 +15,7 @@ TUNING = (
     "(better-features, item choices)"
 )
 REDUCED = {"lsr-c2": 6, "lsr-c3": 6}
-"""Epochs of the longest trainings where an hour is all there is."""
+"""Epochs of the longest trainings where both have an hour of one core between them."""
 SHORTFALL = f"{', '.join(f'{epochs} epochs for {name}' for name, epochs in REDUCED.items())} in place of 100"
 
 OURS: dict[str, dict[str, Any]] = {
