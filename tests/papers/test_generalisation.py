@@ -8,6 +8,7 @@ import pytest
 from sordino import models
 from sordino.budget import Gaussian, Ledger, NonPrivate, cost
 from sordino.papers.keeping import Store
+from sordino.papers.sampling_rates.figures import _as_found
 from sordino.papers.sampling_rates.generalisation import BATCH, PARAMETERS, RECORDS, SIGMA, Descent
 from sordino.training.noise_shares import GradientSize, accounted_share
 
@@ -37,3 +38,8 @@ def test_a_descent_is_trained_once_and_charged(tmp_path: Path) -> None:
     before = len(said)
     assert descent.curve(4, 2, 64, 32, said.append, Store(tmp_path)) == curve
     assert len(said) == before
+
+
+def test_what_the_paper_finds_is_looked_for() -> None:
+    assert _as_found(0.78, 0.80, 0.795) == "here the first shows, the second shows"
+    assert _as_found(0.80, 0.78, 0.55) == "here the first does not show, the second does not show"
