@@ -134,14 +134,15 @@ def table_3(experiment: Experiment) -> Record:
         row: list[Cell] = [size, 100.0, plain.percent(), _THEIRS[size], noisy[size].percent()]
         rows.append([*row, float(results[0]["epsilon"]), float(results[0]["noise_multiplier"]), len(results)])
     sizes = list(found)
-    steps = [f"{few} above {many}: {_said(noisy[few].above(noisy[many]))}" for many, few in pairwise(sizes)]
+    pairs = [(sizes[0], sizes[-1]), *pairwise(sizes)]
+    steps = [f"{few} above {many}: {_said(noisy[few].above(noisy[many]))}" for many, few in pairs]
     return Record(
         PAPER,
         "table-3",
         "The same task with more and more inputs, with noise and without",
         ["inputs", "paper, SGD", "ours, SGD", "paper, DP-SGD", "ours, DP-SGD", "ε spent", "σ", "repeats"],
         rows,
-        [f"Fewer inputs are better under noise ({'; '.join(steps)})", "± is half of the 95 % interval", *_NOTES],
+        [f"Whether fewer inputs are better under noise: {'; '.join(steps)}", "± is half of the 95 % interval", *_NOTES],
         experiment.pick(f"{_REPEATS} repeats in place of 100", None),
         _TUNING,
     )
