@@ -52,12 +52,14 @@ def refuse_mixing_views(augment: Augment | None, views: int, x: Any) -> None:
     seen = []
     for first in (0, _TRIED):
         rows = torch.tensor([first, *range(1, _TRIED)])
-        found = views_of(augment, views, batches.select(x, rows), np.random.default_rng(0))
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            found = views_of(augment, views, batches.select(x, rows), np.random.default_rng(0))
         seen.append([leaf[1:] for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor)])
     if not all(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)) for one, other in zip(*seen, strict=True)):
         raise ExamplesMixError(
-            "`augment` makes an example's views of other examples too, so that no clip bounds what one of them does: "
-            "make each row's views of that row alone"
+            "`augment` makes an example's views of other examples too, so that no clip bounds what one of them does, or "
+            "draws from elsewhere than its generator or torch: make each row's views of that row and those alone"
         )
 
 

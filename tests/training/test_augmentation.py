@@ -56,12 +56,13 @@ MIXING: dict[str, Augment] = {
 
 @pytest.mark.parametrize("name", MIXING)
 def test_views_of_several_examples_are_refused(name: str) -> None:
-    with pytest.raises(ExamplesMixError, match="make each row's views of that row alone"):
+    with pytest.raises(ExamplesMixError, match="make each row's views of that row and those alone"):
         refuse_mixing_views(MIXING[name], 1 if name == "centred" else 2, torch.randn(8, 1, 4, 4))
 
 
 def test_random_views_of_one_example_are_not() -> None:
     refuse_mixing_views(Shifts(3, 1), 3, torch.randn(8, 1, 4, 4))
     refuse_mixing_views(Shifts(1, 1), 1, torch.full((8, 1, 4, 4), torch.nan))
+    refuse_mixing_views(lambda rows, generator: (rows + torch.randn_like(rows))[:, None], 1, torch.randn(8, 1, 4, 4))
     refuse_mixing_views(None, 1, torch.randn(8, 1, 4, 4))
     refuse_mixing_views(MIXING["centred"], 1, torch.randn(2, 1, 4, 4))  # too few to tell
