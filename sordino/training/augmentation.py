@@ -58,8 +58,8 @@ def refuse_mixing_views(augment: Augment | None, views: int, x: Any) -> None:
         seen.append([leaf[1:] for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor)])
     if not all(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)) for one, other in zip(*seen, strict=True)):
         raise ExamplesMixError(
-            "`augment` makes an example's views of other examples too, so that no clip bounds what one of them does, or "
-            "draws from elsewhere than its generator or torch: make each row's views of that row and those alone"
+            "`augment` makes an example's views of other examples too, so that no clip bounds what one of them does, "
+            "or draws from elsewhere than its generator or torch: make each row's views of that row and those alone"
         )
 
 
