@@ -69,11 +69,21 @@ def test_accuracy_is_that_of_what_is_released(tmp_path: Path) -> None:
     assert not list((folder / "private").glob("*means*"))
 
 
-def test_the_means_are_measured_without_their_noise(tmp_path: Path) -> None:
+def test_the_means_are_measured_without_their_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     still = replace(CLAIMED, plan=replace(CLAIMED.plan, noise_multiplier=1e-6)).run(store=Store(tmp_path))
     assert still["means"] == still["accuracy"] > 0.2
-    found = CLAIMED.run(store=Store(tmp_path))
-    assert found["means"] != found["accuracy"]
+    measured: list[torch.Tensor] = []
+
+    def noting(model: torch.nn.Module, *test: Any) -> float:
+        measured.append(torch.cat([value.detach().flatten().clone() for value in model.parameters()]))
+        return accuracy(model, *test)
+
+    monkeypatch.setattr(private_trials, "accuracy", noting)
+    CLAIMED.run(store=Store(tmp_path))
+    means, released = measured
+    plan = CLAIMED.plan
+    deviation = plan.rates[-1] * plan.l2_clip * plan.noise_multiplier / plan.sampler.expected_batch_size
+    assert float((released - means).std()) == pytest.approx(deviation, rel=0.05)
 
 
 def test_a_trial_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
