@@ -50,9 +50,10 @@ def refuse_mixing_views(augment: Augment | None, views: int, x: Any) -> None:
     if augment is None or batches.size(x) <= _TRIED:
         return
     seen = []
+    cuda = {leaf.device for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor) and leaf.is_cuda}
     for first in (0, _TRIED):
         rows = torch.tensor([first, *range(1, _TRIED)])
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=cuda):
             torch.manual_seed(0)
             found = views_of(augment, views, batches.select(x, rows), np.random.default_rng(0))
         seen.append([leaf[1:] for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor)])

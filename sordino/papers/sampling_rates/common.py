@@ -22,7 +22,7 @@ OURS: dict[str, dict[str, Any]] = {
     "lsr-m2": {"learning_rate": 3.6, "shifts": Shifts(views=1, most=1)},
     "lsr-m3": {"epochs": 60, "shifts": Shifts(views=2, most=1)},
 }
-"""Changes of our own where the paper's settings do not give its accuracy: item choices."""
+"""Changes of our own where the paper's settings fell short of its accuracy when first trained: item choices."""
 
 
 def words(changes: dict[str, Any]) -> str:
