@@ -78,7 +78,8 @@ class ClosedForm:
     """This library's trainee for dense networks on stored vectors: the batch is all that is stored."""
 
     def __init__(self, row: Row, model: nn.Module, l2_clip: float) -> None:
-        from sordino.training.dense import DenseTrainee, softmax_slope
+        from sordino.training.dense import DenseTrainee
+        from sordino.training.dense_sums import softmax_slope
 
         self._l2_clip = l2_clip
         self._trainee = partial(DenseTrainee, lambda: model, softmax_slope)

@@ -3,7 +3,7 @@
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from sordino.budget.ledger_file import write_durably
 from sordino.data.places import cache_folder
 from sordino.training.run import Run, RunBusy, RunError
 
+_RESULT = "result.json"
 _LONG = 300.0
 """Seconds from which a result is worth a file beside the records."""
 
@@ -29,21 +30,38 @@ class Store:
 
     def kept(self, key: str, compute: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
         """The result under this key: as it was found before, or computed now, with a folder of its own to work in."""
-        folder = (self.folder or cache_folder() / "trials") / key
-        result = folder / "result.json"
-        lasting = self.records and self.records / "trials" / f"{key}.json"
-        for place in (result, lasting):
-            if place is not None and place.exists():
-                return _read(place)
-        gone_on, begun = folder.exists(), time.monotonic()
-        found = compute(folder)
-        long = gone_on or time.monotonic() - begun >= _LONG
+        (found,) = self.kept_together([key], lambda missing: [compute(folder) for folder in missing.values()])
+        return found
+
+    def kept_together(
+        self, keys: Sequence[str], compute: Callable[[dict[int, Path]], Sequence[dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        """The results under these keys; those that are missing are computed in one go, given by their places."""
+        missing = {place: self._folder(key) for place, key in enumerate(keys) if self._found(key) is None}
+        if missing:
+            gone_on, begun = any(folder.exists() for folder in missing.values()), time.monotonic()
+            computed = compute(missing)
+            long = gone_on or time.monotonic() - begun >= _LONG
+            for place, found in zip(missing, computed, strict=True):
+                self._keep(keys[place], found, long)
+        return [_read(self._found(key) or self._folder(key) / _RESULT) for key in keys]
+
+    def _folder(self, key: str) -> Path:
+        return (self.folder or cache_folder() / "trials") / key
+
+    def _lasting(self, key: str) -> Path | None:
+        return self.records and self.records / "trials" / f"{key}.json"
+
+    def _found(self, key: str) -> Path | None:
+        places = (self._folder(key) / _RESULT, self._lasting(key))
+        return next((place for place in places if place is not None and place.exists()), None)
+
+    def _keep(self, key: str, found: dict[str, Any], long: bool) -> None:
         content = (json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
-        for place in (lasting if long else None, result):
+        for place in (self._lasting(key) if long else None, self._folder(key) / _RESULT):
             if place is not None:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 write_durably(place, content)
-        return _read(result)
 
 
 CACHE = Store()
@@ -53,7 +71,7 @@ def _read(result: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(result.read_text(encoding="utf-8")))
     except ValueError:
-        what = "its folder" if result.name == "result.json" else "it"
+        what = "its folder" if result.name == _RESULT else "it"
         raise ValueError(f"{result} is damaged: delete {what}, and the trial is trained again") from None
 
 

@@ -1,62 +1,26 @@
 """Fully connected networks on stored vectors, whose clipped gradients cost little more than plain ones.
 
-The gradient of one example's loss by a dense layer is the outer product of δ, the loss's derivative by the layer's
-outputs, and [h; 1], the layer's inputs: its squared norm is ‖δ‖²·(‖h‖² + 1), and no per-example gradient is formed. It
-is for small batches, where the hooks by which the general engine (`ModuleTrainee`) finds its rules take most of a step.
+They have a closed form (`dense_sums`). It is for small batches, where the hooks by which the general engine
+(`ModuleTrainee`) finds its rules take most of a step.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.gradients.precision import unshortened
 from sordino.mechanisms.streams import Streams
 from sordino.training.building import built, load_into, seed_of, tensors, words
+from sordino.training.dense_sums import ACTIVATIONS, Examples, Layer, Slope, Sums, clipped_sums, size_of
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.optimisers import Weights
 
-_LARGEST_NORM, _LEAST_FACTOR = 1e18, 1e-20
 _PIECE = 2048
 """Rows at a time: a batch of any size takes bounded memory."""
-
-Slope = Callable[[Tensor, Tensor], Tensor]
-"""The derivative of each example's loss by its scores (B, k), given its target."""
-
-_FORWARD: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
-    nn.ReLU: torch.relu_,
-    nn.Tanh: torch.tanh_,
-    nn.Sigmoid: torch.sigmoid_,
-}
-_BACKWARD: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
-    nn.ReLU: lambda slope, output: torch.ops.aten.threshold_backward(slope, output, 0),
-    nn.Tanh: torch.ops.aten.tanh_backward,
-    nn.Sigmoid: torch.ops.aten.sigmoid_backward,
-}
-"""From the derivative by an activation's outputs, and these outputs, to that by its inputs."""
-
-
-def softmax_slope(scores: Tensor, labels: Tensor) -> Tensor:
-    """Of the cross-entropy of integer labels."""
-    slopes = torch.softmax(scores, dim=1)
-    # p − 1 would lose all digits where p is nearly 1: the slopes of an example sum to zero.
-    own = labels[:, None]
-    slopes.scatter_(1, own, 0)
-    return slopes.scatter_(1, own, -slopes.sum(dim=1, keepdim=True))
-
-
-def logistic_slope(scores: Tensor, labels: Tensor) -> Tensor:
-    """Of the logistic loss of one score and labels 0 and 1."""
-    signs = torch.where(labels == 1, -1.0, 1.0)[:, None]
-    return signs * torch.sigmoid(signs * scores)
-
-
-def squared_slope(scores: Tensor, targets: Tensor) -> Tensor:
-    """Of the squared error of one score."""
-    return 2 * (scores - targets[:, None])
 
 
 class DenseTrainee:
@@ -65,14 +29,27 @@ class DenseTrainee:
     The network is an nn.Sequential that ends in dense layers with ReLU, Tanh, Sigmoid or nothing between them. What
     comes before the first layer that is trained (reshaping, frozen layers of any kind) looks at one example at a time
     and does not change in a run, so it is computed once for each example and kept in memory.
+
+    `place` is its own number, and the number of places, among trainings that run side by side (`side_by_side`).
     """
 
-    def __init__(self, build: Callable[[], nn.Sequential], slope: Slope, x: NDArray[Any], y: NDArray[Any]) -> None:
+    def __init__(
+        self,
+        build: Callable[[], nn.Sequential],
+        slope: Slope,
+        x: NDArray[Any],
+        y: NDArray[Any],
+        *,
+        place: tuple[int, int] = (0, 1),
+    ) -> None:
         if len(x) != len(y) or len(x) == 0:
             raise ValueError(f"inputs and targets must have one row for each record, not {len(x)} and {len(y)}")
-        self._build, self._slope = build, slope
+        if not 0 <= place[0] < place[1]:
+            raise ValueError(f"a place is a number from 0 and below the number of places, not {place}")
+        self._build, self.slope, self.place = build, slope, place
         self._x, self._y = _tensor(x), _tensor(y)
         self.model = built(build, 0)
+        self._words = words(self.model)
         self._fixed, layers = _divided(self.model)
         # Without their requires_grad, which every operation would look at; they share the model's memory.
         self.parameters: Weights = {
@@ -80,6 +57,7 @@ class DenseTrainee:
         }
         self._names = [_names(self.model, linear) for linear, _ in layers]
         self._activations = [None if activation is None else type(activation) for _, activation in layers]
+        self.rows = _PIECE
         self._kept: tuple[Tensor, Tensor] | None = None
         shape = tuple(self._before(self._x[:1]).shape[1:])
         if len(shape) != 1:
@@ -97,76 +75,78 @@ class DenseTrainee:
 
     def facts(self) -> dict[str, Any]:
         return {
-            "dense": words(self.model),
+            "dense": self._words,
             "weights": {name: list(value.shape) for name, value in self.weights().items()},
             "trained": sorted(self.parameters),
-            "slope": words(self._slope),
+            "slope": words(self.slope),
         }
 
     def data(self) -> tuple[NDArray[Any], ...]:
         return self._x.numpy(), self._y.numpy()
 
     def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
-        """Nothing to choose: the closed form is the only way."""
-        return {}
+        """Nothing alone, where the closed form is the only way; beside others, what rounding may hang on.
 
-    @torch.no_grad()
+        There are always as many places, empty or not, and every piece has the same number of rows: so a step is
+        repeated bit for bit whatever the others do meanwhile, and whether they are still there.
+        """
+        if self.place[1] == 1:
+            return {}
+        self.rows = min(_PIECE, expected_batch_size + 3 * math.isqrt(expected_batch_size))
+        return {"place": list(self.place), "rows": self.rows}
+
+    @property
+    def company(self) -> tuple[Any, ...]:
+        """What those have in common whose sums can be made together."""
+        return self.place[1], self.rows, self._words, self.slope, self._y.dtype
+
     def clipped_sum(
         self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator | None = None
     ) -> ClippedSum:
         """Σ over these examples of g·min(1, l2_clip/‖g‖), g over all trained layers; zeros for an empty batch.
 
-        Guarantee: one example more or less moves the sums by at most l2_clip, but for rounding. Norm and sums are made
-        of the same δ and h, so this holds whatever rounding did to them; where they are not finite, or too large for
-        float32 to clip exactly, the example adds zero.
+        Guarantee: that of `dense_sums.clipped_sums`.
         """
-        first, *others = (self._piece(rows, l2_clip) for rows in torch.from_numpy(indices).split(_PIECE))
-        for other in others:
-            for name, value in other.sums.items():
-                first.sums[name].add_(value)
-        return ClippedSum(first.sums, torch.cat([first.norms, *(other.norms for other in others)]))
+        return sums_together([Asked(self, indices, l2_clip)])[0]
 
-    def _piece(self, rows: Tensor, l2_clip: float) -> ClippedSum:
-        inputs, slopes = self._passes(rows)
-        squares = torch.zeros(len(rows), dtype=torch.float64)
-        for place, (hidden, slope, (_, bias)) in enumerate(zip(inputs, slopes, self._names, strict=True)):
-            # In double precision: squares of small slopes vanish in float32, and with them the clip of large inputs.
-            size = self._prepared()[1][rows] if place == 0 else _size(hidden, biased=bias is not None)
-            square = torch.linalg.vector_norm(slope, dim=1, dtype=torch.float64).square_()
-            squares.addcmul_(size, square)
-        norms = squares.sqrt_()
-        factors = (l2_clip / norms).clamp_(max=1)
-        # A factor near the end of float32 would be rounded beyond use, and the clip with it.
-        usable = factors > _LEAST_FACTOR  # nor does a norm that is infinite, or no number, give such a factor
-        if not bool(usable.all()):
-            # Zero times infinity is not zero: take unusable examples out of both factors of the products.
-            inputs = [torch.where(usable[:, None], hidden, 0) for hidden in inputs]
-            slopes = [torch.where(usable[:, None], slope, 0) for slope in slopes]
-            factors = torch.where(usable, factors, 0)
-        scale = factors.float()[:, None]
-        sums: Weights = {}
-        with unshortened():
-            for (weight, bias), hidden, slope in zip(self._names, inputs, slopes, strict=True):
-                clipped = slope * scale
-                sums[weight] = clipped.T @ hidden
-                if bias is not None:
-                    sums[bias] = clipped.sum(dim=0)
-        return ClippedSum(sums, norms.float())
+    def layers(self, beside: Sequence["DenseTrainee | None"]) -> list[Layer]:
+        """Those of all places in one, an empty place's being zeros."""
 
-    def _passes(self, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """The inputs of each layer, and the derivatives of each example's loss by its outputs."""
-        inputs = [self._prepared()[0].index_select(0, rows)]
-        matrices = [self.parameters[weight] for weight, _ in self._names]
-        for matrix, (_, bias), activation in zip(matrices, self._names, self._activations, strict=True):
-            scores = nn.functional.linear(inputs[-1], matrix, None if bias is None else self.parameters[bias])
-            inputs.append(scores if activation is None else _FORWARD[activation](scores))
-        slope = self._slope(inputs.pop(), self._y[rows])
-        slopes = [slope]
-        for place in range(len(matrices) - 1, 0, -1):
-            slope, activation = slope @ matrices[place], self._activations[place - 1]
-            slope = slope if activation is None else _BACKWARD[activation](slope, inputs[place])
-            slopes.append(slope)
-        return inputs, slopes[::-1]
+        def stacked(name: str) -> Tensor:
+            own = self.parameters[name]
+            if len(beside) == 1:
+                return own[None]
+            return torch.stack([torch.zeros_like(own) if each is None else each.parameters[name] for each in beside])
+
+        return [
+            Layer(stacked(weight), None if bias is None else stacked(bias), activation)
+            for (weight, bias), activation in zip(self._names, self._activations, strict=True)
+        ]
+
+    def named(self, sums: Sums, place: int) -> Weights:
+        """The sums of one place by the names of this network's parameters."""
+        found = {}
+        for (weight, bias), of_weight, of_bias in zip(self._names, sums.weights, sums.biases, strict=True):
+            found[weight] = of_weight[place]
+            if bias is not None and of_bias is not None:
+                found[bias] = of_bias[place]
+        return found
+
+    def room(self, rows: int, counts: Sequence[int]) -> Examples:
+        """For so many examples in each place, of which the first ones, as many as are counted, will be there."""
+        vectors, sizes = self._prepared()
+        shape = len(counts), rows
+        present = None if len(counts) == 1 else torch.arange(rows) < torch.tensor(counts)[:, None]
+        return Examples(
+            *(vectors.new_zeros(*shape, vectors.shape[1]), sizes.new_zeros(shape), self._y.new_zeros(shape), present)
+        )
+
+    def gather(self, rows: NDArray[np.int64], examples: Examples) -> None:
+        """These examples into this trainee's place."""
+        vectors, sizes = self._prepared()
+        wanted, place = torch.from_numpy(rows), self.place[0]
+        for source, room in ((vectors, examples.inputs), (sizes, examples.sizes), (self._y, examples.targets)):
+            torch.index_select(source, 0, wanted, out=room[place, : len(rows)])
 
     @torch.no_grad()
     def _before(self, rows: Tensor) -> Tensor:
@@ -177,19 +157,67 @@ class DenseTrainee:
         """What the first trained layer sees of every example, and its size; kept until other weights are loaded."""
         if self._kept is None:
             vectors = self._before(self._x)
-            self._kept = vectors, _size(vectors, biased=self._names[0][1] is not None)
+            self._kept = vectors, size_of(vectors, biased=self._names[0][1] is not None)
         return self._kept
+
+
+class Asked(NamedTuple):
+    """A draw of a trainee's examples, and the clip for them."""
+
+    trainee: DenseTrainee
+    indices: NDArray[np.int64]
+    l2_clip: float
+
+
+@torch.no_grad()
+def sums_together(asked: Sequence[Asked]) -> list[ClippedSum]:
+    """For each of these, whose trainees are of one company, the sum of its examples' clipped gradients.
+
+    Guarantee: that of `dense_sums.clipped_sums`.
+    """
+    first = asked[0].trainee
+    places: list[Asked | None] = [None] * first.place[1]
+    for each in asked:
+        if each.trainee.company != first.company or places[each.trainee.place[0]] is not None:
+            raise ValueError("trainings side by side must be of one network, each with a place of its own")
+        places[each.trainee.place[0]] = each
+    layers = first.layers([None if each is None else each.trainee for each in places])
+    clips = torch.tensor([[1.0 if each is None else each.l2_clip] for each in places], dtype=torch.float64)
+    longest = max(len(each.indices) for each in asked)
+    parts: list[list[ClippedSum]] = [[] for _ in asked]
+    for start in range(0, max(1, longest), first.rows):
+        counts = [0 if each is None else len(each.indices[start : start + first.rows]) for each in places]
+        # Beside others there is always the same room, whose end may stay empty.
+        examples = first.room(counts[0] if len(places) == 1 else first.rows, counts)
+        for each in asked:
+            each.trainee.gather(each.indices[start : start + first.rows], examples)
+        sums = clipped_sums(layers, first.slope, examples, clips)
+        for each, own in zip(asked, parts, strict=True):
+            place = each.trainee.place[0]
+            own.append(ClippedSum(first.named(sums, place), sums.norms[place, : counts[place]]))
+    return [_total(own) for own in parts]
+
+
+def _total(parts: Sequence[ClippedSum]) -> ClippedSum:
+    first, *others = parts
+    for other in others:
+        for name, value in other.sums.items():
+            first.sums[name].add_(value)
+    return ClippedSum(first.sums, torch.cat([part.norms for part in parts]))
+
+
+def is_dense(model: nn.Module) -> bool:
+    """Whether a `DenseTrainee` can train it."""
+    try:
+        _divided(model)
+    except ValueError:
+        return False
+    return True
 
 
 def _tensor(rows: NDArray[Any]) -> Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(rows))
     return tensor.float() if tensor.is_floating_point() else tensor
-
-
-def _size(hidden: Tensor, *, biased: bool) -> Tensor:
-    """‖[h; 1]‖², or ‖h‖² without a bias, in double precision; infinite where float32 could not clip exactly."""
-    norms = torch.linalg.vector_norm(hidden, dim=1, dtype=torch.float64)
-    return torch.where(norms < _LARGEST_NORM, norms.square().add_(biased), torch.inf)
 
 
 _Layers = list[tuple[nn.Linear, nn.Module | None]]
@@ -205,7 +233,7 @@ def _divided(model: nn.Module) -> tuple[nn.Sequential | None, _Layers]:
     for module in modules[trained[0] :]:
         if isinstance(module, nn.Linear) and all(p.requires_grad for p in module.parameters()):
             layers.append((module, None))
-        elif type(module) in _BACKWARD and layers[-1][1] is None:
+        elif type(module) in ACTIVATIONS and layers[-1][1] is None:
             layers[-1] = (layers[-1][0], module)
         else:
             raise ValueError(f"{module} is not a trained dense layer or its ReLU, Tanh or Sigmoid: use a ModuleTrainee")

@@ -4,9 +4,11 @@ What gives the clipped sums is behind a seam (`Trainee`): a linear head has them
 the clipped-gradient engine.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +23,8 @@ from sordino.training.optimisers import Optimiser, State, Weights
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import SENSITIVITY
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _TOGETHER = 2**20
 """Numbers that are noised in one piece."""
 
@@ -98,22 +102,66 @@ class Diverged(ValueError):  # noqa: N818
     """The parameters are no longer finite numbers."""
 
 
-def train_steps(training: Training, standing: Standing, streams: Streams, last: int) -> None:
+class Wanted(NamedTuple):
+    """A draw whose clipped sum a training waits for."""
+
+    trainee: Trainee
+    indices: NDArray[np.int64]
+    l2_clip: float
+    streams: Streams
+    step: int
+
+    @torch.no_grad()
+    def found(self) -> ClippedSum:
+        augmentation = self.streams.generator(Stream.AUGMENTATION, self.step)
+        return self.trainee.clipped_sum(self.indices, self.l2_clip, augmentation)
+
+
+Steps = Generator[Wanted, ClippedSum, T]
+"""A training that stops at each draw until it is sent the clipped sum: so several can wait for theirs together."""
+
+
+def alone(steps: Steps[T]) -> T:
+    """A training from draw to draw, each sum by its own trainee."""
+    with closing(steps):
+        try:
+            wanted = next(steps)
+            while True:
+                wanted = steps.send(wanted.found())
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+
+def at_once(training: Callable[P, Steps[T]]) -> Callable[P, T]:
+    """The same as a function that runs to its end."""
+
+    @wraps(training)
+    def run(*arguments: P.args, **named: P.kwargs) -> T:
+        return alone(training(*arguments, **named))
+
+    return run
+
+
+def steps_until(training: Training, standing: Standing, streams: Streams, last: int) -> Steps[None]:
     """Steps of the plan from where the run stands up to the last, which is left out.
 
     Guarantee: each step is one of the plan's step events; the ledger must hold it before the step is drawn.
     """
-    plan, trainee = training.plan, training.trainee
-    with torch.no_grad():
-        for step in range(standing.done, last):
-            indices = plan.sampler.draw(streams, step)
-            clipped = trainee.clipped_sum(indices, standing.l2_clip, streams.generator(Stream.AUGMENTATION, step))
+    plan, parameters = training.plan, training.trainee.parameters
+    for step in range(standing.done, last):
+        indices = plan.sampler.draw(streams, step)
+        clipped = yield Wanted(training.trainee, indices, standing.l2_clip, streams, step)
+        with torch.no_grad():
             deviation = plan.noise_multiplier * standing.l2_clip / plan.sampler.expected_batch_size
             gradient, standing.l2_clip = release(clipped, standing.l2_clip, plan, streams, step)
-            training.optimiser.step(trainee.parameters, standing.state, gradient, step, deviation)
+            training.optimiser.step(parameters, standing.state, gradient, step, deviation)
             if training.averaging is not None and standing.average is not None:
-                training.averaging.step(standing.average, trainee.parameters, step)
+                training.averaging.step(standing.average, parameters, step)
             standing.done = step + 1
+
+
+train_steps = at_once(steps_until)
 
 
 def release(clipped: ClippedSum, l2_clip: float, plan: Plan, streams: Streams, step: int) -> tuple[Weights, float]:

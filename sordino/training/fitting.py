@@ -12,7 +12,7 @@ from sordino.training import continuity
 from sordino.training.averaging import Averaging
 from sordino.training.checkpoint import Checkpoint, whole
 from sordino.training.continuity import Continuity
-from sordino.training.dpsgd import Standing, Trainee, Training, check_finite, train_steps
+from sordino.training.dpsgd import Standing, Steps, Trainee, Training, at_once, check_finite, steps_until
 from sordino.training.optimisers import Optimiser
 from sordino.training.plan import Plan
 from sordino.training.run import Run, RunError
@@ -22,7 +22,7 @@ BLOCKS = 20
 Progress = Callable[[int, int], None]
 
 
-def fit(
+def fitting(
     run: Run,
     plan: Plan,
     trainee: Trainee,
@@ -36,7 +36,7 @@ def fit(
     checkpoint_every: int | None = None,
     on_progress: Progress = lambda done, total: None,
     on_trained: Callable[[Standing], None] = lambda standing: None,
-) -> int:
+) -> Steps[int]:
     """Train the plan's steps, going on from the run's checkpoint if there is one; returns the steps trained.
 
     That number is below the plan's only if steps were lost to a change of environment and had to be charged twice. At
@@ -68,7 +68,7 @@ def fit(
                 # Blocks end at multiples of their length, so that resumed runs cut where an uninterrupted one does.
                 last = min(total, (standing.done // block + 1) * block)
                 ledger.raise_count(number, max(ledger.entries[number].count, last + bond.lost))
-                train_steps(training, standing, bond.streams, last)
+                yield from steps_until(training, standing, bond.streams, last)
                 check_finite(trainee.parameters)
                 Checkpoint(trainee.weights(), standing).write(run)
                 on_progress(last, total)
@@ -80,6 +80,9 @@ def fit(
         run.checkpoint.unlink(missing_ok=True)
         continuity.end(run)
     return done
+
+
+fit = at_once(fitting)
 
 
 def _begin_or_resume(run: Run, training: Training, ledger: Ledger, seed: int | None) -> tuple[Continuity, Standing]:

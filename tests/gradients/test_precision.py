@@ -16,7 +16,8 @@ from sordino.gradients.pieces import OuterSum, Whole
 from sordino.gradients.precision import settings, unshortened
 from sordino.gradients.rules.convolution import _ConvolvedSum
 from sordino.mechanisms.streams import Streams
-from sordino.training.dense import DenseTrainee, softmax_slope
+from sordino.training.dense import DenseTrainee
+from sordino.training.dense_sums import softmax_slope
 from sordino.training.linear import LinearClassifier
 
 _BACKENDS: Any = torch.backends

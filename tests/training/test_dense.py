@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from sordino import models
 from sordino.mechanisms.streams import Streams
-from sordino.training.dense import DenseTrainee, Slope, logistic_slope, softmax_slope, squared_slope
+from sordino.training.dense import DenseTrainee
+from sordino.training.dense_sums import Slope, logistic_slope, softmax_slope, squared_slope
 from sordino.training.heads import cross_entropy
 from sordino.training.module import ModuleTrainee
 
@@ -138,7 +139,7 @@ def test_batches_beyond_one_piece_are_whole(monkeypatch: pytest.MonkeyPatch) -> 
     x, y = _rows(9, 5, 3, 0)
     own = DenseTrainee(lambda: models.dense(5, 4, 3), softmax_slope, x, y)
     whole = own.clipped_sum(np.arange(9), 0.3)
-    monkeypatch.setattr("sordino.training.dense._PIECE", 2)
+    monkeypatch.setattr(own, "rows", 2)
     pieces = own.clipped_sum(np.arange(9), 0.3)
     np.testing.assert_allclose(pieces.norms, whole.norms, rtol=1e-6)
     for name, value in pieces.sums.items():

@@ -10,7 +10,7 @@ from scipy.stats import t
 
 from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.networks import NETWORKS
-from sordino.papers.privacy_aware.trials import NetworkTrial, repeated, run
+from sordino.papers.privacy_aware.trials import NetworkTrial, repeated, run_all
 from sordino.papers.records import Cell, Series
 from sordino.selection.crossover import crossover
 
@@ -123,7 +123,8 @@ def grid(experiment: Experiment, trial: NetworkTrial, rates: Sequence[float]) ->
         seed=_TUNING_SEED,
         marks=1,
     )
-    return {rate: run(experiment, replace(held_out, learning_rate=rate))["score"] for rate in rates}
+    results = run_all(experiment, [replace(held_out, learning_rate=rate) for rate in rates])
+    return {rate: result["score"] for rate, result in zip(rates, results, strict=True)}
 
 
 def _size(trial: NetworkTrial) -> int:

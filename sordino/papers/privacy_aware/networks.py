@@ -11,7 +11,8 @@ from torch import nn
 from sordino import models
 from sordino.papers.privacy_aware import inputs
 from sordino.papers.privacy_aware.inputs import COMPONENTS, VOCABULARY, Inputs, Rows
-from sordino.training.dense import DenseTrainee, softmax_slope, squared_slope
+from sordino.training.dense import DenseTrainee
+from sordino.training.dense_sums import softmax_slope, squared_slope
 from sordino.training.dpsgd import Trainee
 from sordino.training.heads import cross_entropy
 from sordino.training.module import ModuleTrainee
@@ -34,10 +35,11 @@ class Network:
     closed_form: bool = True
     regression: bool = False
 
-    def trainee(self, x: Rows, y: Rows) -> Trainee:
+    def trainee(self, x: Rows, y: Rows, place: tuple[int, int] = (0, 1)) -> Trainee:
+        """With a closed form, in its place among trainings side by side."""
         if not self.closed_form:
             return ModuleTrainee(self.build, cross_entropy, x, y)
-        return DenseTrainee(self.build, squared_slope if self.regression else softmax_slope, x, y)
+        return DenseTrainee(self.build, squared_slope if self.regression else softmax_slope, x, y, place=place)
 
     @torch.no_grad()
     def score(self, model: nn.Module, x: Rows, y: Rows) -> float:

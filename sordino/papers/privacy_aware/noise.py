@@ -22,7 +22,8 @@ from sordino.papers.privacy_aware.comparing import PAPER, Interval, line
 from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
 from sordino.papers.records import Cell, Record, Series
 from sordino.papers.trials import Say
-from sordino.training.dense import DenseTrainee, logistic_slope
+from sordino.training.dense import DenseTrainee
+from sordino.training.dense_sums import logistic_slope
 from sordino.training.fitting import fit
 from sordino.training.optimisers import SGD, Adam
 from sordino.training.plan import Plan

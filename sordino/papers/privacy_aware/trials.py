@@ -3,9 +3,12 @@
 import hashlib
 import json
 import math
+import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +16,16 @@ import numpy as np
 from sordino.budget import Ledger, Repeated, calibration, cost
 from sordino.data.samplers import PoissonSampler
 from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import CACHE, Store, begun_or_anew
+from sordino.papers.keeping import CACHE, Store
 from sordino.papers.privacy_aware.inputs import Material, loaded, material
 from sordino.papers.privacy_aware.networks import NETWORKS
 from sordino.papers.trials import Say
-from sordino.training.fitting import fit
+from sordino.training.dpsgd import Steps, alone
+from sordino.training.fitting import fitting
 from sordino.training.optimisers import SGD, Adam, Optimiser
 from sordino.training.plan import Plan
-from sordino.training.run import Run
+from sordino.training.run import Run, RunBusy, RunError
+from sordino.training.side_by_side import side_by_side
 
 _REVISION = 1
 _BLOCKS = 10
@@ -68,11 +73,7 @@ class NetworkTrial:
 
     def run(self, say: Say = lambda line: None, store: Store = CACHE) -> dict[str, Any]:
         """Its result: from the store, or else trained now."""
-
-        def train(run: Run) -> dict[str, Any]:
-            return self._result(run, say)
-
-        return store.kept(self._key(), lambda folder: begun_or_anew(folder, train))
+        return results_of([self], say, store)[0]
 
     def plan(self, n: int) -> Plan:
         sampler = PoissonSampler(n, min(n, self.batch))
@@ -84,13 +85,23 @@ class NetworkTrial:
             sigma = calibrated(sampler, steps, float(self.epsilon or 0), self.delta)
         return Plan(sampler, self.l2_clip, sigma, steps)
 
-    def _result(self, run: Run, say: Say) -> dict[str, Any]:
+    def training(self, folder: Path, place: tuple[int, int], say: Say) -> Steps[dict[str, Any]]:
+        """Trained in this folder, from where it was stopped, or where that cannot be, from its start."""
+        try:
+            return (yield from self._result(Run.at(folder), place, say))
+        except RunBusy:
+            raise
+        except RunError:  # begun in another environment; under a seed there is no privacy to lose
+            shutil.rmtree(folder)
+            return (yield from self._result(Run.at(folder), place, say))
+
+    def _result(self, run: Run, place: tuple[int, int], say: Say) -> Steps[dict[str, Any]]:
         say(f"{self}: inputs")
         network = NETWORKS[self.network]
         data = material(network.dataset, network.inputs, self.validation, self.records, self.examined)
         plan = self.plan(len(data.y))
         begun = time.process_time()
-        curve = self._trained(run, plan, data, say)
+        curve = yield from self._trained(run, plan, data, place, say)
         steps = max(map(int, curve))
         with np.errstate(over="ignore"):  # at an ε in the millions
             found = cost(plan.event, self.delta) if plan.private else None
@@ -103,12 +114,14 @@ class NetworkTrial:
             "delta": self.delta,
             "plan": plan.to_json(),
             "learning_rate": self.learning_rate,
-            "seconds": time.process_time() - begun,
+            "seconds": (time.process_time() - begun) / place[1],
         }
 
-    def _trained(self, run: Run, plan: Plan, data: Material, say: Say) -> dict[str, float]:
+    def _trained(
+        self, run: Run, plan: Plan, data: Material, place: tuple[int, int], say: Say
+    ) -> Steps[dict[str, float]]:
         network = NETWORKS[self.network]
-        trainee: Any = network.trainee(data.x, data.y)
+        trainee: Any = network.trainee(data.x, data.y, place)
         between = math.ceil(plan.steps / self.marks)
         block = math.ceil(between * self.marks / max(_BLOCKS, self.marks))
         between = block * math.ceil(between / block)  # marks fall on checkpoints
@@ -127,14 +140,14 @@ class NetworkTrial:
             ledger = Ledger(path=run.ledger)
         else:
             ledger = Ledger(self.epsilon, self.delta, path=run.ledger, planned=planned)
-        done = fit(
+        done = yield from fitting(
             *(run, plan, trainee, optimiser, ledger), seed=self.seed, checkpoint_every=block, on_progress=measure
         )
         if str(done) not in curve:  # stopped between the last step and its measurement
             measure(done, done)
         return curve
 
-    def _key(self) -> str:
+    def key(self) -> str:
         """Of all that decides the result; a change of code that does, too, raises the revision."""
         network = NETWORKS[self.network]
         words = f"{_REVISION} {self!r} {network.build()!r} {network.counts} {loaded(network.dataset).facts!r}"
@@ -165,13 +178,27 @@ def price(plan: Plan, steps: int, delta: float) -> float:
     return cost(Repeated(plan.step_event, steps), delta).epsilon
 
 
-def run(experiment: Experiment, trial: NetworkTrial) -> dict[str, Any]:
-    """One trial's result, which the record then holds, too."""
-    result = (trial.few() if experiment.quick else trial).run(experiment.say, experiment.store)
-    experiment.ran[result["trial"]] = {name: value for name, value in result.items() if name != "curve"}
-    return result
+def results_of(trials: Sequence[NetworkTrial], say: Say, store: Store) -> list[dict[str, Any]]:
+    """From the store, or else trained now; a network of which the gradients have a closed form side by side."""
+
+    def train(missing: dict[int, Path]) -> list[dict[str, Any]]:
+        # Places are among all of them, so that some that go on find their own again, whichever are finished.
+        if all(NETWORKS[trial.network].closed_form for trial in trials):
+            places = [(trials[place], folder, (place, len(trials))) for place, folder in missing.items()]
+            return side_by_side([trial.training(folder, place, say) for trial, folder, place in places])
+        return [alone(trials[place].training(folder, (0, 1), say)) for place, folder in missing.items()]
+
+    return store.kept_together([trial.key() for trial in trials], train)
+
+
+def run_all(experiment: Experiment, trials: Sequence[NetworkTrial]) -> list[dict[str, Any]]:
+    """The trials' results, which the record then holds, too."""
+    results = results_of([t.few() if experiment.quick else t for t in trials], experiment.say, experiment.store)
+    for result in results:
+        experiment.ran[result["trial"]] = {name: value for name, value in result.items() if name != "curve"}
+    return results
 
 
 def repeated(experiment: Experiment, trial: NetworkTrial, seeds: int) -> list[dict[str, Any]]:
     """The trial under so many seeds."""
-    return [run(experiment, replace(trial, seed=seed)) for seed in experiment.seeds_of(seeds, seeds)]
+    return run_all(experiment, [replace(trial, seed=seed) for seed in experiment.seeds_of(seeds, seeds)])

@@ -6,10 +6,11 @@ sees the workflow's ledger, which was charged for the whole trial before it bega
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,8 +22,11 @@ from sordino.gradients.tuning import Choices
 from sordino.mechanisms.score import ScoreNoise, noised_accuracy
 from sordino.mechanisms.streams import Stream, bound_streams
 from sordino.selection.search.space import Candidate
-from sordino.training.dpsgd import Diverged
-from sordino.training.fitting import fit
+from sordino.training.building import words
+from sordino.training.dense import DenseTrainee, is_dense
+from sordino.training.dense_sums import softmax_slope
+from sordino.training.dpsgd import Diverged, Steps, Trainee, at_once
+from sordino.training.fitting import fitting
 from sordino.training.frozen_first import module_trainee
 from sordino.training.heads import cross_entropy
 from sordino.training.optimisers import SGD
@@ -119,25 +123,24 @@ class Trial:
         return self.finding.score
 
 
-def train_candidate(task: Task, material: Material) -> Trial:
+def trying(task: Task, material: Material, place: tuple[int, int] = (0, 1)) -> Steps[Trial]:
     """Train and score the candidate, or go on where that was interrupted; a finished trial is read and not repeated.
 
     Guarantee: on the training records, the plan's event; on the validation records, the event `noise`. The caller has
     charged both. Noise comes from keyed streams, so that what a kill has lost is repeated bit for bit. A training that
-    diverges counts as always wrong: an error instead would tell of a trial that may have to stay secret.
+    diverges counts as always wrong: an error instead would tell of a trial that may have to stay secret. Beside others
+    (`side_by_side`) it has a place among them.
     """
     run = Run.at(task.folder)
     kept = _kept(run, task)
     if kept is not None:
         return kept
     plan = task.training.plan_of(task.candidate)
-    build = partial(task.candidate.build, material.shape, material.classes)
-    choices = dense_choices(build(), plan.sampler.expected_batch_size)
-    trainee = module_trainee(build, cross_entropy, material.train_x, material.train_y, choices)
+    trainee = _trainee(task, material, place)
     optimiser = SGD(task.candidate.learning_rate, task.training.momentum)
     ledger = Ledger(adjacency=task.adjacency, path=run.ledger)
     try:
-        fit(
+        yield from fitting(
             *(run, plan, trainee, optimiser, ledger),
             what="the training of a trial",
             seed=task.seed,
@@ -156,6 +159,25 @@ def train_candidate(task: Task, material: Material) -> Trial:
     finding = Finding(task.candidate, score, diverged, sum(sizes.values()), trained)
     run.write_json(_RESULT, {"number": task.number, **finding.to_json()})
     return Trial(task.number, run.folder, finding)
+
+
+train_candidate = at_once(trying)
+
+
+def _trainee(task: Task, material: Material, place: tuple[int, int]) -> Trainee:
+    build = partial(task.candidate.build, material.shape, material.classes)
+    if company(task, material) is not None:
+        dense = cast("Callable[[], nn.Sequential]", build)
+        return DenseTrainee(dense, softmax_slope, material.train_x, material.train_y, place=place)
+    choices = dense_choices(build(), task.training.plan.sampler.expected_batch_size)
+    return module_trainee(build, cross_entropy, material.train_x, material.train_y, choices)
+
+
+def company(task: Task, material: Material) -> str | None:
+    """The network in words, if trials of it gain by training side by side: if it is dense, and nothing of it frozen."""
+    model = task.candidate.build(material.shape, material.classes)
+    whole = all(parameter.requires_grad for parameter in model.parameters())
+    return words(model) if whole and is_dense(model) else None
 
 
 def dense_choices(model: nn.Module, expected_batch_size: int) -> Choices | None:

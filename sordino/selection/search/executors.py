@@ -1,7 +1,7 @@
 """Where trials run: in this process, in several, or on a Ray cluster. None of them ever touches the ledger.
 
-Tasks are taken from their iterator one by one, as there is room: the search charges a trial when it is taken, so no
-more is charged than is begun. A trial that was cut off goes on from its own folder.
+Tasks are taken from their iterator as there is room: the search charges a trial when it is taken, so no more is
+charged than is about to begin. A trial that was cut off goes on from its own folder.
 """
 
 import logging
@@ -14,12 +14,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import Any, Protocol
 
 import torch
 
-from sordino.selection.search.candidates import Material, Task, Trial, train_candidate
+from sordino.selection.search.candidates import Material, Task, Trial, company, train_candidate, trying
 from sordino.training.run import RunError
+from sordino.training.side_by_side import side_by_side
 
 Work = Callable[[Iterable[Task]], Iterator[Trial]]
 """Runs tasks and gives their trials as they finish, in whatever order."""
@@ -32,11 +34,22 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class InProcess:
-    """One trial after the other, here."""
+    """In this process: trials of one dense network that follow each other side by side, others one by one."""
+
+    most: int = 8
+    """Side by side, each with its weights in memory."""
 
     @contextmanager
     def at_work(self, material: Material) -> Iterator[Work]:
-        yield lambda tasks: (train_candidate(task, material) for task in tasks)
+        yield lambda tasks: self._finished(material, tasks)
+
+    def _finished(self, material: Material, tasks: Iterable[Task]) -> Iterator[Trial]:
+        # A search that is replayed gives the same tasks, finished or not, and so the same companies.
+        for network, alike in groupby(tasks, lambda task: company(task, material)):
+            while together := list(islice(alike, 1 if network is None else self.most)):
+                yield from side_by_side(
+                    [trying(task, material, (place, len(together))) for place, task in enumerate(together)]
+                )
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,11 @@ def test_the_phenomenon_needs_both_halves() -> None:
 def test_rates_are_chosen_on_held_out_records_with_the_trials_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[NetworkTrial] = []
 
-    def run(experiment: Experiment, trial: NetworkTrial) -> dict[str, float]:
-        seen.append(trial)
-        return {"score": 1 - abs(trial.learning_rate - 0.2)}
+    def run_all(experiment: Experiment, trials: list[NetworkTrial]) -> list[dict[str, float]]:
+        seen.extend(trials)
+        return [{"score": 1 - abs(trial.learning_rate - 0.2)} for trial in trials]
 
-    monkeypatch.setattr(comparing, "run", run)
+    monkeypatch.setattr(comparing, "run_all", run_all)
     assert tuned(Experiment(), TRIAL, (0.1, 0.2, 0.5)) == replace(TRIAL, learning_rate=0.2)
     assert [trial.learning_rate for trial in seen] == [0.1, 0.2, 0.5]
     for trial in seen:

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from sordino.budget import Ledger, cost
 from sordino.papers.experiment import Experiment
 from sordino.papers.keeping import Store
-from sordino.papers.privacy_aware.trials import UNCLIPPED, NetworkTrial, price, repeated, run
+from sordino.papers.privacy_aware.trials import UNCLIPPED, NetworkTrial, price, repeated, results_of, run_all
 from sordino.training.dense import DenseTrainee
 from sordino.training.optimisers import SGD
+from sordino.training.run import Run
 
 TRIAL = NetworkTrial("Location-30 FCN PAW", 3.0, 0.5, 40, 1, delta=1e-3, records=160, examined=50, marks=2)
 
@@ -58,17 +60,39 @@ def test_a_stopped_training_goes_on_to_the_same_score(tmp_path: Path) -> None:
     assert again["score"] == TRIAL.run(store=Store(tmp_path / "b"))["score"]
 
 
+def test_trials_side_by_side_go_on_to_the_same_weights(tmp_path: Path) -> None:
+    trials = [replace(TRIAL, seed=seed, learning_rate=rate) for seed, rate in ((0, 0.5), (1, 0.5), (2, 0.1))]
+
+    def stop(line: str) -> None:
+        if "step 2 " in line and "seed 1" in line:  # when the first has its checkpoint, and the third has not
+            raise KeyboardInterrupt
+
+    whole, stopped = Store(tmp_path / "whole"), Store(tmp_path / "stopped")
+    with pytest.raises(KeyboardInterrupt):
+        results_of(trials, stop, stopped)
+    found, again = (results_of(trials, lambda line: None, store) for store in (whole, stopped))
+    assert [result["trial"] for result in found] == [str(trial) for trial in trials]
+    assert [result | {"seconds": 0} for result in again] == [result | {"seconds": 0} for result in found]
+    seen = []
+    for trial in trials:
+        runs = [Run(tmp_path / folder / trial.key()) for folder in ("whole", "stopped")]
+        one, other = (run.read_tensors(run.model)[0] for run in runs)
+        assert all(torch.equal(value, other[name]) for name, value in one.items())
+        seen.append(one["1.weight"])
+    assert not torch.equal(seen[0], seen[1])
+
+
 def test_a_trial_is_trained_once_and_its_seeds_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = Experiment(quick=True, store=Store(tmp_path))
-    first = run(experiment, TRIAL)
+    (first,) = run_all(experiment, [TRIAL])
     assert list(experiment.ran) == [first["trial"]]
     assert "curve" not in experiment.ran[first["trial"]]
     monkeypatch.setattr(NetworkTrial, "_result", None)
-    assert run(experiment, TRIAL) == first
+    assert run_all(experiment, [TRIAL]) == [first]
     others = [{"seed": 1}, {"learning_rate": 0.4}, {"network": "Location-30 FCN STW"}, {"l2_clip": 0.5}]
     for changes in others:
         with pytest.raises(TypeError):
-            run(experiment, replace(TRIAL, **changes))
+            run_all(experiment, [replace(TRIAL, **changes)])
     assert [result["trial"] for result in repeated(experiment, TRIAL, 3)] == [first["trial"]]
 
 
@@ -77,11 +101,11 @@ def test_the_trainee_is_the_closed_form_one_and_the_optimiser_plain(
 ) -> None:
     seen = []
 
-    def fit(run: object, plan: object, trainee: object, optimiser: object, ledger: object, **more: object) -> int:
+    def fitting(run: object, plan: object, trainee: object, optimiser: object, ledger: object, **more: object) -> None:
         seen.extend([trainee, optimiser])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sordino.papers.privacy_aware.trials.fit", fit)
+    monkeypatch.setattr("sordino.papers.privacy_aware.trials.fitting", fitting)
     with pytest.raises(KeyboardInterrupt):
         TRIAL.run(store=Store(tmp_path))
     assert isinstance(seen[0], DenseTrainee)

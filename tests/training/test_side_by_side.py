@@ -1,0 +1,175 @@
+"""Trainings side by side share calls and nothing else: sums, keys, ledgers, folders and errors are each one's own."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sordino import models
+from sordino.budget import Ledger
+from sordino.data.samplers import PoissonSampler
+from sordino.mechanisms.streams import Streams
+from sordino.training.dense import Asked, DenseTrainee, sums_together
+from sordino.training.dense_sums import softmax_slope
+from sordino.training.dpsgd import Diverged, Steps, Training, alone, steps_until
+from sordino.training.fitting import fitting
+from sordino.training.heads import cross_entropy
+from sordino.training.module import ModuleTrainee
+from sordino.training.optimisers import SGD
+from sordino.training.plan import Plan
+from sordino.training.run import Run
+from sordino.training.side_by_side import side_by_side
+
+N, WIDTH, CLASSES = 60, 5, 3
+PLAN = Plan(PoissonSampler(N, 12), l2_clip=0.5, noise_multiplier=1.5, steps=9)
+
+
+def _data(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return generator.normal(size=(N, WIDTH)).astype(np.float32), generator.integers(0, CLASSES, N)
+
+
+def _build() -> torch.nn.Sequential:
+    return models.dense(WIDTH, 7, 4, CLASSES)
+
+
+def _trainee(place: int, places: int, data: tuple[np.ndarray, np.ndarray] | None = None) -> DenseTrainee:
+    trainee = DenseTrainee(_build, softmax_slope, *(data or _data()), place=(place, places))
+    trainee.choose(None, PLAN.sampler.expected_batch_size)
+    trainee.initialise(Streams(bytes([place] * 16)))
+    return trainee
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, N), min_size=1, max_size=4), st.integers(0, 99), st.sampled_from([1e-3, 0.5, 50.0]))
+def test_sums_are_those_of_each_alone(sizes: list[int], seed: int, clip: float) -> None:
+    generator = np.random.default_rng(seed)
+    asked = [
+        Asked(_trainee(place, len(sizes) + 1), np.sort(generator.permutation(N)[:size]), clip * (1 + place))
+        for place, size in enumerate(sizes)  # one place stays empty
+    ]
+    for (trainee, indices, l2_clip), found in zip(asked, sums_together(asked), strict=True):
+        single = DenseTrainee(_build, softmax_slope, *_data())
+        single.load(trainee.weights())
+        expected = single.clipped_sum(indices, l2_clip)
+        assert found.norms.shape == (len(indices),)
+        np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-5)
+        for name, value in found.sums.items():
+            np.testing.assert_allclose(value, expected.sums[name], rtol=1e-4, atol=1e-5 * min(l2_clip, 1))
+
+
+def test_what_others_draw_or_hold_changes_no_bit() -> None:
+    damaged, _ = _data()
+    damaged[:] = np.nan
+    own, quiet, loud = _trainee(1, 3), _trainee(0, 3), _trainee(2, 3, (damaged, _data()[1]))
+    mine = Asked(own, np.arange(0, N, 4), 0.3)
+    (expected,) = sums_together([mine])
+    for others in ([quiet], [loud], [quiet, loud]):
+        for count in (0, 3, N):
+            found = sums_together([mine, *(Asked(other, np.arange(count), 7.0) for other in others)])
+            assert all(torch.equal(value, expected.sums[name]) for name, value in found[0].sums.items())
+            if loud in others:
+                assert all(not value.any() for value in found[-1].sums.values())
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 999), st.sampled_from([1e-3, 1.0, 1e20]))
+def test_one_example_moves_its_own_sums_by_at_most_the_clip_and_no_others(seed: int, scale: float) -> None:
+    x, y = _data(seed)
+    own, other = _trainee(0, 2, (x * np.float32(scale), y)), _trainee(1, 2)
+    beside = Asked(other, np.arange(20), 1.0)
+    everyone, theirs = sums_together([Asked(own, np.arange(30), 0.4), beside])
+    fewer, same = sums_together([Asked(own, np.arange(1, 30), 0.4), beside])
+    moved = sum((everyone.sums[n].double() - fewer.sums[n].double()).square().sum() for n in everyone.sums)
+    assert torch.sqrt(torch.as_tensor(moved)) <= 0.4 * (1 + 1e-4)
+    assert all(torch.equal(theirs.sums[name], same.sums[name]) for name in theirs.sums)
+
+
+def test_two_in_one_place_and_other_networks_are_refused() -> None:
+    one = Asked(_trainee(0, 2), np.arange(3), 1.0)
+    other = DenseTrainee(lambda: models.dense(WIDTH, 6, 4, CLASSES), softmax_slope, *_data(), place=(1, 2))
+    other.choose(None, PLAN.sampler.expected_batch_size)
+    for second in (one, Asked(other, np.arange(3), 1.0)):
+        with pytest.raises(ValueError, match="one network, each with a place of its own"):
+            sums_together([one, second])
+    with pytest.raises(ValueError, match="below the number of places"):
+        DenseTrainee(_build, softmax_slope, *_data(), place=(2, 2))
+
+
+def _fitting(folder: Path, place: int, places: int, rate: float = 0.5) -> Steps[int]:
+    run = Run.at(folder)
+    trainee = DenseTrainee(_build, softmax_slope, *_data(), place=(place, places))
+    return fitting(*(run, PLAN, trainee, SGD(rate), Ledger(path=run.ledger)), seed=place, checkpoint_every=2)
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    run = Run(folder)
+    return run.read_tensors(run.model)[0]
+
+
+def test_each_fit_is_as_alone_with_empty_places_beside_it(tmp_path: Path) -> None:
+    folders = [tmp_path / str(place) for place in range(3)]
+    done = side_by_side([_fitting(folder, place, 3) for place, folder in enumerate(folders)])
+    assert done == [PLAN.steps] * 3
+    for place, folder in enumerate(folders):
+        assert alone(_fitting(tmp_path / f"single {place}", place, 3)) == PLAN.steps
+        single = _weights(tmp_path / f"single {place}")
+        assert all(torch.equal(value, single[name]) for name, value in _weights(folder).items())
+        assert Ledger.open(Run(folder).ledger).entries[0].count == PLAN.steps
+    assert all(not torch.equal(value, _weights(folders[1])[name]) for name, value in _weights(folders[0]).items())
+
+
+def test_after_an_error_in_one_all_go_on_to_the_same_weights(tmp_path: Path) -> None:
+    def failing(steps: Steps[int]) -> Steps[int]:
+        clipped = yield next(steps)
+        for _ in range(4):
+            clipped = yield steps.send(clipped)
+        steps.close()
+        raise Diverged("as if")
+
+    folders = [tmp_path / str(place) for place in range(3)]
+    with pytest.raises(Diverged, match="as if"):
+        side_by_side([_fitting(folders[0], 0, 3), failing(_fitting(folders[1], 1, 3)), _fitting(folders[2], 2, 3)])
+    # One goes on by itself, to its end; the others after it.
+    alone(_fitting(folders[2], 2, 3))
+    assert side_by_side([_fitting(folder, place, 3) for place, folder in enumerate(folders)]) == [PLAN.steps] * 3
+    for place, folder in enumerate(folders):
+        alone(_fitting(tmp_path / f"single {place}", place, 3))
+        single = _weights(tmp_path / f"single {place}")
+        assert all(torch.equal(value, single[name]) for name, value in _weights(folder).items())
+        assert Ledger.open(Run(folder).ledger).entries[0].count == PLAN.steps
+
+
+def test_in_another_company_lost_steps_are_paid_for_again(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        alone(_interrupted(_fitting(tmp_path, 0, 3), 5))
+    assert alone(_fitting(tmp_path, 0, 2)) == PLAN.steps - 2  # a block of two was charged and lost
+    assert Ledger.open(Run(tmp_path).ledger).entries[0].count == PLAN.steps
+
+
+def _interrupted(steps: Steps[int], after: int) -> Steps[int]:
+    clipped = yield next(steps)
+    for _ in range(after - 1):
+        clipped = yield steps.send(clipped)
+    steps.close()
+    raise KeyboardInterrupt
+
+
+def test_networks_without_a_closed_form_come_along() -> None:
+    def steps(trainee: DenseTrainee | ModuleTrainee) -> Steps[None]:
+        trainee.choose(None, 12)
+        streams = Streams(bytes(16))
+        trainee.initialise(streams)
+        training = Training(PLAN, trainee, SGD(0.5))
+        return steps_until(training, training.start(), streams, PLAN.steps)
+
+    engine, single = (ModuleTrainee(_build, cross_entropy, *_data(), physical_batch=16) for _ in range(2))
+    closed = DenseTrainee(_build, softmax_slope, *_data())
+    side_by_side([steps(engine), steps(closed)])
+    alone(steps(single))
+    for name, value in engine.weights().items():
+        assert torch.equal(value, single.weights()[name])
+        np.testing.assert_allclose(value, closed.weights()[name], rtol=1e-3, atol=1e-4)
