@@ -152,13 +152,14 @@ class Setting:
     rates: tuple[float, ...]
     plain_epochs: float
     seeds: int = 3
+    plain_rate: float = 1e-3
 
     def private(self, network: str, epsilon: float | None, **changes: Any) -> NetworkTrial:
         """At the first of its rates, to be tuned."""
         return replace(NetworkTrial(network, epsilon, self.rates[0], self.batch, self.epochs), **changes)
 
     def plain(self, network: str) -> NetworkTrial:
-        return NetworkTrial.plain(network, batch=self.batch, epochs=self.plain_epochs)
+        return NetworkTrial.plain(network, self.plain_rate, self.batch, self.plain_epochs)
 
     @property
     def tuning(self) -> str:
@@ -172,10 +173,12 @@ class Setting:
 FULL_FCN = Setting(100, 500, (0.1,), 20)
 """At one rate of those that PAW gives (0.1 to 0.2, for CNNs about 0.05): 500 epochs are too long to try several."""
 SHORT_FCN = Setting(250, 20, (0.5, 1.0, 2.0), 20)
-SHORT_CNN = Setting(250, 2, (0.1, 0.25, 0.5), 2, seeds=3)
+SHORT_CNN = Setting(250, 2, (1.0, 2.0, 4.0), 2)
+"""A training so much shorter than PAW's wants larger rates: at 0.5 SVHN's networks do not leave their start."""
 FULL_CNN = Setting(100, 300, (0.05,), 30)
-SHORT_RNN = Setting(200, 5, (0.25, 0.5, 1.0), 4, seeds=3)
-FULL_RNN = Setting(100, 50, (0.1, 0.2, 0.5), 20)
+SHORT_RNN = Setting(100, 10, (0.5, 1.0, 2.0), 10, plain_rate=5e-3)
+FULL_RNN = Setting(100, 50, (0.1, 0.2, 0.5), 20, plain_rate=5e-3)
+"""Settings were tried on a tenth of the training messages, held out, with the small LSTM: PAW gives none."""
 
 
 @dataclass(frozen=True)
