@@ -34,16 +34,16 @@ class Store:
         return found
 
     def kept_together(
-        self, keys: Sequence[str], compute: Callable[[dict[int, Path]], Sequence[dict[str, Any]]]
+        self, keys: Sequence[str], compute: Callable[[dict[str, Path]], Sequence[dict[str, Any]]]
     ) -> list[dict[str, Any]]:
-        """The results under these keys; those that are missing are computed in one go, given by their places."""
-        missing = {place: self._folder(key) for place, key in enumerate(keys) if self._found(key) is None}
+        """The results under these keys; those that are missing are computed in one go, each in its folder."""
+        missing = {key: self._folder(key) for key in keys if self._found(key) is None}
         if missing:
             gone_on, begun = any(folder.exists() for folder in missing.values()), time.monotonic()
             computed = compute(missing)
             long = gone_on or time.monotonic() - begun >= _LONG
-            for place, found in zip(missing, computed, strict=True):
-                self._keep(keys[place], found, long)
+            for key, found in zip(missing, computed, strict=True):
+                self._keep(key, found, long)
         return [_read(self._found(key) or self._folder(key) / _RESULT) for key in keys]
 
     def _folder(self, key: str) -> Path:

@@ -45,7 +45,9 @@ class Continuity:
 
     @property
     def streams(self) -> Streams:
-        facts = {name: getattr(self, name) for name in ("plan", "data", "environment", "choices", "era", "lost")}
+        """Where a seed is given nothing is secret, and the same numbers are drawn wherever, and however, it is run."""
+        here = () if self.seed is not None else ("environment", "choices")
+        facts = {name: getattr(self, name) for name in ("plan", "data", *here, "era", "lost")}
         return bound_streams(bytes.fromhex(self.secret), facts)
 
 

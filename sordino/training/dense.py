@@ -21,6 +21,10 @@ from sordino.training.optimisers import Weights
 
 _PIECE = 2048
 """Rows at a time: a batch of any size takes bounded memory."""
+_ARITHMETIC = 2
+"""Raised with every change of what rounds: a lost step may be repeated by the same arithmetic only."""
+_MOST_WEIGHTS, _LARGEST_BATCH = 2**15, 512
+"""Where one call for several networks saves more than it costs; beyond, the products themselves take the time."""
 
 
 class DenseTrainee:
@@ -85,20 +89,21 @@ class DenseTrainee:
         return self._x.numpy(), self._y.numpy()
 
     def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
-        """Nothing alone, where the closed form is the only way; beside others, what rounding may hang on.
+        """The closed form is the only way; what its rounding may hang on is told.
 
-        There are always as many places, empty or not, and every piece has the same number of rows: so a step is
-        repeated bit for bit whatever the others do meanwhile, and whether they are still there.
+        Beside others there are always as many places, empty or not, and every piece has the same number of rows: so a
+        step is repeated bit for bit whatever the others do meanwhile, and whether they are still there.
         """
-        if self.place[1] == 1:
-            return {}
-        self.rows = min(_PIECE, expected_batch_size + 3 * math.isqrt(expected_batch_size))
-        return {"place": list(self.place), "rows": self.rows}
+        if self.place[1] > 1:
+            usual = expected_batch_size + 3 * math.isqrt(expected_batch_size)
+            self.rows = math.ceil(usual / math.ceil(usual / _PIECE))
+        return {"closed form": _ARITHMETIC, "place": list(self.place), "rows": self.rows}
 
     @property
     def company(self) -> tuple[Any, ...]:
         """What those have in common whose sums can be made together."""
-        return self.place[1], self.rows, self._words, self.slope, self._y.dtype
+        targets = self._y.dtype, self._y.shape[1:]
+        return self.place[1], self.rows, self._words, tuple(self._names), self._x.shape[1:], self.slope, targets
 
     def clipped_sum(
         self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator | None = None
@@ -132,26 +137,38 @@ class DenseTrainee:
                 found[bias] = of_bias[place]
         return found
 
-    def room(self, rows: int, counts: Sequence[int]) -> Examples:
-        """For so many examples in each place, of which the first ones, as many as are counted, will be there."""
+    def examples(self, rows: NDArray[np.int64]) -> Examples:
+        """These, as those of the only place."""
+        wanted, (vectors, sizes) = torch.from_numpy(rows), self._prepared()
+        inputs, targets = vectors.index_select(0, wanted), self._y.index_select(0, wanted)
+        return Examples(inputs[None], sizes.index_select(0, wanted)[None], targets[None], None)
+
+    def room(self, counts: Sequence[int]) -> Examples:
+        """For a piece of each place, of which so many examples will be there."""
         vectors, sizes = self._prepared()
-        shape = len(counts), rows
-        present = None if len(counts) == 1 else torch.arange(rows) < torch.tensor(counts)[:, None]
+        shape = len(counts), self.rows
         return Examples(
-            *(vectors.new_zeros(*shape, vectors.shape[1]), sizes.new_zeros(shape), self._y.new_zeros(shape), present)
+            vectors.new_zeros(*shape, vectors.shape[1]),
+            sizes.new_zeros(shape),
+            self._y.new_zeros(*shape, *self._y.shape[1:]),
+            torch.arange(self.rows) < torch.tensor(counts)[:, None],
         )
 
-    def gather(self, rows: NDArray[np.int64], examples: Examples) -> None:
-        """These examples into this trainee's place."""
-        vectors, sizes = self._prepared()
-        wanted, place = torch.from_numpy(rows), self.place[0]
-        for source, room in ((vectors, examples.inputs), (sizes, examples.sizes), (self._y, examples.targets)):
-            torch.index_select(source, 0, wanted, out=room[place, : len(rows)])
+    def fill(self, room: Examples, rows: NDArray[np.int64]) -> None:
+        """With these examples, in this trainee's place."""
+        wanted, (vectors, sizes) = torch.from_numpy(rows), self._prepared()
+        for source, all_of in ((vectors, room.inputs), (sizes, room.sizes), (self._y, room.targets)):
+            torch.index_select(source, 0, wanted, out=all_of[self.place[0], : len(rows)])
 
     @torch.no_grad()
     def _before(self, rows: Tensor) -> Tensor:
         """What the first trained layer sees of these rows."""
-        return rows if self._fixed is None else torch.cat([self._fixed(block) for block in rows.split(_PIECE)])
+        if self._fixed is None:
+            return rows
+        if all(isinstance(layer, nn.Flatten) for layer in self._fixed):
+            flat: Tensor = self._fixed(rows)  # takes no memory: trainings on the same rows share them
+            return flat
+        return torch.cat([self._fixed(block) for block in rows.split(_PIECE)])
 
     def _prepared(self) -> tuple[Tensor, Tensor]:
         """What the first trained layer sees of every example, and its size; kept until other weights are loaded."""
@@ -186,15 +203,20 @@ def sums_together(asked: Sequence[Asked]) -> list[ClippedSum]:
     longest = max(len(each.indices) for each in asked)
     parts: list[list[ClippedSum]] = [[] for _ in asked]
     for start in range(0, max(1, longest), first.rows):
-        counts = [0 if each is None else len(each.indices[start : start + first.rows]) for each in places]
-        # Beside others there is always the same room, whose end may stay empty.
-        examples = first.room(counts[0] if len(places) == 1 else first.rows, counts)
-        for each in asked:
-            each.trainee.gather(each.indices[start : start + first.rows], examples)
+        pieces = [each.indices[start : start + first.rows] for each in asked]
+        if len(places) == 1:
+            examples = first.examples(pieces[0])
+        else:
+            counts = [0] * len(places)
+            for each, piece in zip(asked, pieces, strict=True):
+                counts[each.trainee.place[0]] = len(piece)
+            examples = first.room(counts)
+            for each, piece in zip(asked, pieces, strict=True):
+                each.trainee.fill(examples, piece)
         sums = clipped_sums(layers, first.slope, examples, clips)
-        for each, own in zip(asked, parts, strict=True):
+        for each, piece, own in zip(asked, pieces, parts, strict=True):
             place = each.trainee.place[0]
-            own.append(ClippedSum(first.named(sums, place), sums.norms[place, : counts[place]]))
+            own.append(ClippedSum(first.named(sums, place), sums.norms[place, : len(piece)]))
     return [_total(own) for own in parts]
 
 
@@ -215,9 +237,15 @@ def is_dense(model: nn.Module) -> bool:
     return True
 
 
+def gains_by_company(model: nn.Module, expected_batch_size: int) -> bool:
+    """Whether trainings of this dense network are faster side by side, as `benchmarks.side_by_side` has it."""
+    weights = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    return weights <= _MOST_WEIGHTS and expected_batch_size <= _LARGEST_BATCH
+
+
 def _tensor(rows: NDArray[Any]) -> Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(rows))
-    return tensor.float() if tensor.is_floating_point() else tensor
+    return tensor.float() if tensor.is_floating_point() else tensor.long()
 
 
 _Layers = list[tuple[nn.Linear, nn.Module | None]]

@@ -16,7 +16,7 @@ from sordino.gradients.precision import unshortened
 _LARGEST_NORM, _LEAST_FACTOR = 1e18, 1e-20
 
 Slope = Callable[[Tensor, Tensor], Tensor]
-"""The derivative of each example's loss by its scores (…, k), given its target."""
+"""The derivative of each example's loss by its scores (B, k), given its target: of each example alone."""
 
 _FORWARD: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
     nn.ReLU: torch.relu_,
@@ -34,22 +34,22 @@ ACTIVATIONS = tuple(_FORWARD)
 
 def softmax_slope(scores: Tensor, labels: Tensor) -> Tensor:
     """Of the cross-entropy of integer labels."""
-    slopes = torch.softmax(scores, dim=-1)
+    slopes = torch.softmax(scores, dim=1)
     # p − 1 would lose all digits where p is nearly 1: the slopes of an example sum to zero.
-    own = labels[..., None]
-    slopes.scatter_(-1, own, 0)
-    return slopes.scatter_(-1, own, -slopes.sum(dim=-1, keepdim=True))
+    own = labels[:, None]
+    slopes.scatter_(1, own, 0)
+    return slopes.scatter_(1, own, -slopes.sum(dim=1, keepdim=True))
 
 
 def logistic_slope(scores: Tensor, labels: Tensor) -> Tensor:
     """Of the logistic loss of one score and labels 0 and 1."""
-    signs = torch.where(labels == 1, -1.0, 1.0)[..., None]
+    signs = torch.where(labels == 1, -1.0, 1.0)[:, None]
     return signs * torch.sigmoid(signs * scores)
 
 
 def squared_slope(scores: Tensor, targets: Tensor) -> Tensor:
     """Of the squared error of one score."""
-    return 2 * (scores - targets[..., None])
+    return 2 * (scores - targets[:, None])
 
 
 class Layer(NamedTuple):
@@ -68,6 +68,7 @@ class Examples(NamedTuple):
     sizes: Tensor
     """`size_of` the inputs."""
     targets: Tensor
+    """(K, B, …)."""
     present: Tensor | None
     """(K, B), ones, and zeros where a draw has fewer; None where all are there."""
 
@@ -125,7 +126,8 @@ def _passes(layers: Sequence[Layer], slope: Slope, examples: Examples) -> tuple[
     for weight, bias, activation in layers:
         scores = inputs[-1] @ weight.mT if bias is None else torch.baddbmm(bias[:, None], inputs[-1], weight.mT)
         inputs.append(scores if activation is None else _FORWARD[activation](scores))
-    by_outputs = slope(inputs.pop(), examples.targets)
+    scores = inputs.pop()
+    by_outputs = slope(scores.flatten(0, 1), examples.targets.flatten(0, 1)).unflatten(0, scores.shape[:2])
     slopes = [by_outputs]
     for place in range(len(layers) - 1, 0, -1):
         by_outputs, activation = by_outputs @ layers[place].weight, layers[place - 1].activation

@@ -8,7 +8,8 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from inspect import signature
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -124,22 +125,28 @@ Steps = Generator[Wanted, ClippedSum, T]
 def alone(steps: Steps[T]) -> T:
     """A training from draw to draw, each sum by its own trainee."""
     with closing(steps):
-        try:
-            wanted = next(steps)
-            while True:
-                wanted = steps.send(wanted.found())
-        except StopIteration as end:
-            value: T = end.value
-            return value
+        clipped: Any = None
+        while True:
+            try:
+                wanted = steps.send(clipped)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            clipped = wanted.found()
 
 
-def at_once(training: Callable[P, Steps[T]]) -> Callable[P, T]:
-    """The same as a function that runs to its end."""
+def at_once(training: Callable[P, Steps[T]], name: str) -> Callable[P, T]:
+    """The same under this name as a function that runs to its end."""
 
     @wraps(training)
     def run(*arguments: P.args, **named: P.kwargs) -> T:
         return alone(training(*arguments, **named))
 
+    returned = get_args(get_type_hints(training)["return"])[-1]
+    facts: Any = run
+    facts.__signature__ = signature(training).replace(return_annotation=returned)
+    facts.__name__ = facts.__qualname__ = name
+    del facts.__wrapped__
     return run
 
 
@@ -161,7 +168,7 @@ def steps_until(training: Training, standing: Standing, streams: Streams, last: 
             standing.done = step + 1
 
 
-train_steps = at_once(steps_until)
+train_steps = at_once(steps_until, "train_steps")
 
 
 def release(clipped: ClippedSum, l2_clip: float, plan: Plan, streams: Streams, step: int) -> tuple[Weights, float]:

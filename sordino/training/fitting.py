@@ -82,7 +82,7 @@ def fitting(
     return done
 
 
-fit = at_once(fitting)
+fit = at_once(fitting, "fit")
 
 
 def _begin_or_resume(run: Run, training: Training, ledger: Ledger, seed: int | None) -> tuple[Continuity, Standing]:

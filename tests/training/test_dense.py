@@ -100,6 +100,35 @@ def test_one_example_moves_the_sums_by_at_most_the_clip(
         assert torch.sqrt(sum(value.double().square().sum() for value in one.values())) <= clip * (1 + 1e-4)
 
 
+def test_slopes_of_the_callers_own_see_the_examples_of_one_network_in_rows() -> None:
+    x, _ = _rows(8, 5, 3, 2)
+    targets = np.random.default_rng(2).random((8, 3), dtype=np.float32)
+    targets /= targets.sum(axis=1, keepdims=True)
+
+    def soft(scores: Tensor, shares: Tensor) -> Tensor:
+        assert scores.shape == shares.shape
+        return torch.softmax(scores, dim=1) - shares
+
+    def loss(scores: Tensor, shares: Tensor) -> Tensor:
+        return functional.cross_entropy(scores, shares, reduction="none")
+
+    own, engine = (
+        DenseTrainee(lambda: models.dense(5, 4, 3), soft, x, targets),
+        ModuleTrainee(lambda: models.dense(5, 4, 3), loss, x, targets, physical_batch=4),
+    )
+    engine.choose(None, 8)
+    own.initialise(STREAMS)
+    engine.initialise(STREAMS)
+    expected = engine.clipped_sum(np.arange(7), 0.1, np.random.default_rng(0)).sums
+    for name, value in own.clipped_sum(np.arange(7), 0.1).sums.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-6)
+    beside = DenseTrainee(lambda: models.dense(5, 4, 3), soft, x, targets, place=(1, 2))
+    beside.choose(None, 8)
+    beside.load(own.weights())
+    for name, value in beside.clipped_sum(np.arange(7), 0.1).sums.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-6)
+
+
 def test_what_is_not_finite_adds_zero() -> None:
     x, y = _rows(6, 5, 3, 1)
     damaged = x.copy()

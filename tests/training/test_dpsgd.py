@@ -1,5 +1,7 @@
 """The loop: noise of the planned size on the sum, division by the expected batch size, count and gradient one event."""
 
+import inspect
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +12,7 @@ from scipy import stats
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.dpsgd import ClippedSum, Diverged, Training, check_finite, noisy_mean, release, train_steps
+from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
@@ -123,3 +126,19 @@ def test_steps_take_the_clip_from_where_the_run_stands() -> None:
 def test_divergence_is_said_in_one_line() -> None:
     with pytest.raises(Diverged, match="lower the learning rate"):
         check_finite({"w": torch.tensor([float("nan")])})
+
+
+def test_an_error_in_a_sum_is_an_error_whatever_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(*arguments: object) -> ClippedSum:
+        raise StopIteration
+
+    training = Training(PLAN, linear(), SGD(0.5))
+    monkeypatch.setattr(training.trainee, "clipped_sum", ended)
+    with pytest.raises(StopIteration):
+        train_steps(training, training.start(), STREAMS, 2)
+
+
+def test_trainings_at_once_are_functions_like_others() -> None:
+    for function, name in ((fit, "fit"), (train_steps, "train_steps")):
+        assert (function.__name__, pickle.loads(pickle.dumps(function))) == (name, function)
+    assert inspect.signature(fit).return_annotation is int

@@ -20,6 +20,7 @@ from sordino.papers.keeping import CACHE, Store
 from sordino.papers.privacy_aware.inputs import Material, loaded, material
 from sordino.papers.privacy_aware.networks import NETWORKS
 from sordino.papers.trials import Say
+from sordino.training.dense import gains_by_company
 from sordino.training.dpsgd import Steps, alone
 from sordino.training.fitting import fitting
 from sordino.training.optimisers import SGD, Adam, Optimiser
@@ -114,7 +115,7 @@ class NetworkTrial:
             "delta": self.delta,
             "plan": plan.to_json(),
             "learning_rate": self.learning_rate,
-            "seconds": (time.process_time() - begun) / place[1],
+            "seconds": time.process_time() - begun,
         }
 
     def _trained(
@@ -179,14 +180,17 @@ def price(plan: Plan, steps: int, delta: float) -> float:
 
 
 def results_of(trials: Sequence[NetworkTrial], say: Say, store: Store) -> list[dict[str, Any]]:
-    """From the store, or else trained now; a network of which the gradients have a closed form side by side."""
+    """Of trials that differ in seed and rate alone: from the store, or else trained now, side by side if that helps."""
+    keyed = {trial.key(): trial for trial in trials}
 
-    def train(missing: dict[int, Path]) -> list[dict[str, Any]]:
-        # Places are among all of them, so that some that go on find their own again, whichever are finished.
-        if all(NETWORKS[trial.network].closed_form for trial in trials):
-            places = [(trials[place], folder, (place, len(trials))) for place, folder in missing.items()]
-            return side_by_side([trial.training(folder, place, say) for trial, folder, place in places])
-        return [alone(trials[place].training(folder, (0, 1), say)) for place, folder in missing.items()]
+    def train(missing: dict[str, Path]) -> list[dict[str, Any]]:
+        network = NETWORKS[trials[0].network]
+        if not network.closed_form or not gains_by_company(network.build(), trials[0].batch):
+            return [alone(keyed[key].training(folder, (0, 1), say)) for key, folder in missing.items()]
+        # Places are among all of them, so that those that go on find their own again, whichever are finished.
+        places = {key: (place, len(keyed)) for place, key in enumerate(keyed)}
+        found = side_by_side([keyed[key].training(folder, places[key], say) for key, folder in missing.items()])
+        return [result | {"seconds": result["seconds"] / len(found)} for result in found]
 
     return store.kept_together([trial.key() for trial in trials], train)
 

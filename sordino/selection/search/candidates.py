@@ -23,7 +23,7 @@ from sordino.mechanisms.score import ScoreNoise, noised_accuracy
 from sordino.mechanisms.streams import Stream, bound_streams
 from sordino.selection.search.space import Candidate
 from sordino.training.building import words
-from sordino.training.dense import DenseTrainee, is_dense
+from sordino.training.dense import DenseTrainee, gains_by_company, is_dense
 from sordino.training.dense_sums import softmax_slope
 from sordino.training.dpsgd import Diverged, Steps, Trainee, at_once
 from sordino.training.fitting import fitting
@@ -161,23 +161,25 @@ def trying(task: Task, material: Material, place: tuple[int, int] = (0, 1)) -> S
     return Trial(task.number, run.folder, finding)
 
 
-train_candidate = at_once(trying)
+train_candidate = at_once(trying, "train_candidate")
 
 
 def _trainee(task: Task, material: Material, place: tuple[int, int]) -> Trainee:
     build = partial(task.candidate.build, material.shape, material.classes)
-    if company(task, material) is not None:
+    if shared_network(task, material) is not None:
         dense = cast("Callable[[], nn.Sequential]", build)
         return DenseTrainee(dense, softmax_slope, material.train_x, material.train_y, place=place)
     choices = dense_choices(build(), task.training.plan.sampler.expected_batch_size)
     return module_trainee(build, cross_entropy, material.train_x, material.train_y, choices)
 
 
-def company(task: Task, material: Material) -> str | None:
-    """The network in words, if trials of it gain by training side by side: if it is dense, and nothing of it frozen."""
-    model = task.candidate.build(material.shape, material.classes)
+def shared_network(task: Task, material: Material) -> str | None:
+    """The network in words, if trials of it are faster side by side: a small dense one, nothing of it frozen."""
+    with torch.device("meta"):  # shapes alone
+        model = task.candidate.build(material.shape, material.classes)
     whole = all(parameter.requires_grad for parameter in model.parameters())
-    return words(model) if whole and is_dense(model) else None
+    gains = whole and is_dense(model) and gains_by_company(model, task.training.plan.sampler.expected_batch_size)
+    return words(model) if gains else None
 
 
 def dense_choices(model: nn.Module, expected_batch_size: int) -> Choices | None:

@@ -1,7 +1,7 @@
 """Where trials run: in this process, in several, or on a Ray cluster. None of them ever touches the ledger.
 
-Tasks are taken from their iterator as there is room: the search charges a trial when it is taken, so no more is
-charged than is about to begin. A trial that was cut off goes on from its own folder.
+Tasks are taken from their iterator as there is room: the search charges a trial when it is taken, so what is charged
+is begun, or next. A trial that was cut off goes on from its own folder.
 """
 
 import logging
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
-from sordino.selection.search.candidates import Material, Task, Trial, company, train_candidate, trying
+from sordino.selection.search.candidates import Material, Task, Trial, shared_network, train_candidate, trying
 from sordino.training.run import RunError
 from sordino.training.side_by_side import side_by_side
 
@@ -34,7 +34,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class InProcess:
-    """In this process: trials of one dense network that follow each other side by side, others one by one."""
+    """In this process: trials of one small dense network that follow each other side by side, others one by one."""
 
     most: int = 8
     """Side by side, each with its weights in memory."""
@@ -45,7 +45,7 @@ class InProcess:
 
     def _finished(self, material: Material, tasks: Iterable[Task]) -> Iterator[Trial]:
         # A search that is replayed gives the same tasks, finished or not, and so the same companies.
-        for network, alike in groupby(tasks, lambda task: company(task, material)):
+        for network, alike in groupby(tasks, lambda task: shared_network(task, material)):
             while together := list(islice(alike, 1 if network is None else self.most)):
                 yield from side_by_side(
                     [trying(task, material, (place, len(together))) for place, task in enumerate(together)]

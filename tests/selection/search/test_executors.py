@@ -7,12 +7,26 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from sordino.budget import Ledger
-from sordino.selection.search import GeneticSearch, OnRay, Processes, RandomSearch, search
+from sordino.selection.search import (
+    Dense,
+    DenseLayer,
+    GeneticSearch,
+    Grid,
+    InProcess,
+    OnRay,
+    Processes,
+    RandomSearch,
+    executors,
+    search,
+)
 from sordino.selection.search.executors import Executor
 from sordino.training import Run, RunError
+from sordino.training.side_by_side import side_by_side
 
 
 def found_by(executor: Executor | None, folder: Path, asked, material) -> tuple[bytes, bytes, list]:
@@ -40,6 +54,29 @@ def test_processes_find_what_one_process_finds(tmp_path, material, question) -> 
     asked = question(GeneticSearch(2, 3))
     here = found_by(None, tmp_path / "here", asked, material)
     assert found_by(Processes(2), tmp_path / "there", asked, material) == here
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_trials_side_by_side_draw_what_they_draw_alone(tmp_path, material, question, monkeypatch) -> None:
+    sizes = ((0.3, 1.0), (0.5, 2.0), (1e38, 100.0), (0.7, 1.0))  # of which one diverges
+    grid = Grid(tuple(Dense((DenseLayer(4),), rate, 0.0, l2_clip) for rate, l2_clip in sizes))
+    asked = question(GeneticSearch(1, 4), space=grid)
+    together: list[int] = []
+    monkeypatch.setattr(executors, "side_by_side", lambda made: together.append(len(made)) or side_by_side(made))
+    shown: dict[str, list] = {}
+    for name, executor in (("together", InProcess()), ("in pairs", InProcess(2)), ("alone", Processes(1))):
+        run = Run.at(tmp_path / name)
+        ledger = Ledger(50.0, 1e-4, path=run.ledger)
+        shown[name] = []
+        search(run, asked, material, ledger, executor=executor, seed=4, on_finding=shown[name].append)
+        assert {entry.count for entry in ledger.entries} == {4}
+    assert together == [4, 2, 2]
+    assert [finding.candidate.learning_rate for finding in shown["alone"] if finding.diverged] == [1e38]
+    assert shown["together"] == shown["in pairs"] == shown["alone"]
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in shown]
+    for name, value in weights[0].items():
+        np.testing.assert_allclose(value, weights[1][name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(value, weights[2][name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -19,10 +19,9 @@ from sordino.data.samplers import PoissonSampler
 from sordino.selection.search import *
 from sordino.training import Plan, Run
 
-METHOD, FOLDER = eval(sys.argv[1]), Path(sys.argv[2])
+METHOD, space, FOLDER = eval(sys.argv[1]), eval(sys.argv[2]), Path(sys.argv[3])
 x = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
 y = (x[:, 0] > 0).astype(np.int64)
-space = DenseSpace(widths=((4, 6), (3,)), freezing=True, learning_rates=(0.5,))
 plan = Plan(PoissonSampler(40, 10), 1.0, 4.0, 4)
 question = Question(METHOD, space, TrialTraining(plan), Laplace(2.0))
 
@@ -57,16 +56,23 @@ for write in itertools.cycle((1, 2, 5, 4, 7, 6, 9, 8)):
     kills += 1
 print(kills)
 """
-METHODS = ("GeneticSearch(2, 2)", "RandomSearch(3.0)", "GenerationalSearch((2.0, 2.0))")
+SPACE = "DenseSpace(widths=((4, 6), (3,)), freezing=True, learning_rates=(0.5,))"
+SIDE_BY_SIDE = "Grid(tuple(Dense((DenseLayer(4),), *more) for more in ((0.1, 0.0), (0.5, 0.0), (1e38, 0.0, 100.0))))"
+SEARCHES = (
+    ("GeneticSearch(2, 2)", SPACE),
+    ("RandomSearch(3.0)", SPACE),
+    ("GenerationalSearch((2.0, 2.0))", SPACE),
+    ("GeneticSearch(1, 3)", SIDE_BY_SIDE),  # of which one diverges
+)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "space"), SEARCHES)
 def test_a_search_killed_again_and_again_ends_like_one_that_was_not(
-    tmp_path: Path, method: str, without_times: Callable[[Path], dict[str, Any]]
+    tmp_path: Path, method: str, space: str, without_times: Callable[[Path], dict[str, Any]]
 ) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, method, str(tmp_path)],
+        [sys.executable, "-c", PROGRAM, method, space, str(tmp_path)],
         env=environment,
         capture_output=True,
         timeout=300,
