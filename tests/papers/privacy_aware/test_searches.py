@@ -116,18 +116,18 @@ def test_diverged_trainings_count_as_always_wrong(tmp_path: Path, monkeypatch: p
 
 def test_a_stopped_search_goes_on_and_trains_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[int] = []
-    train = executors.train_candidate
+    trying = executors.trying
 
-    def counted(task: Any, material: Material) -> Any:
+    def counted(task: Any, material: Material, place: tuple[int, int]) -> Any:
         if not (task.folder / "trial.json").exists():
             trained.append(task.number)
-        return train(task, material)
+        return trying(task, material, place)
 
     def stop(line: str) -> None:
         if "2 found" in line:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(executors, "train_candidate", counted)
+    monkeypatch.setattr(executors, "trying", counted)
     with pytest.raises(KeyboardInterrupt):
         GENETIC.run(stop, Store(tmp_path / "a"))
     assert trained == [0, 1]
