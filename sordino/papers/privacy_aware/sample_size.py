@@ -62,7 +62,7 @@ def figure_6(experiment: Experiment) -> Record:
         [
             *_fits(needed),
             f"σ={_SIGMA:g}, batches of {_BATCH}, δ=1e-5, by PLD; ± and bars are half of the 95 % interval over seeds",
-            f"ε and steps are means of those seeds that reached 85 % within {_STEPS:,} steps: where not all did, too low",
+            f"ε and steps are means of the seeds that reached 85 % within {_STEPS:,} steps: too low where not all did",
             "Beyond 55,000 the records are drawn with replacement, as PAW does: the ε there protects one copy of an "
             "image, not the image. When to stop was read off 5,000 held-out training images, uncounted, every 30 steps",
             POOLING,
