@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sordino.audit import Audit, Finding, Part, audit_plan, audit_recipe, epsilon_lower_bound
+from sordino.audit.auditing import _recipe
 from sordino.audit.canaries import half_of, plan_at
 from sordino.audit.white_box import statistics_scores, training_scores
 from sordino.budget import cost
@@ -16,6 +17,7 @@ from sordino.training.large_rates import LARGE_RATES
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import QuantileClip
 from sordino.training.recipes import NAMES
+from sordino.training.train import plan_for
 from sordino.training.weight_distributions import WeightDistributionPlan
 
 SMALL = Plan(PoissonSampler(1000, 100), l2_clip=0.1, noise_multiplier=1.5, steps=20)
@@ -46,7 +48,8 @@ def test_weight_distributions_keep_what_they_are_charged() -> None:
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"weight-distributions"}))
 def test_every_recipe_is_audited_under_its_own_plan(name: str) -> None:
-    audit = audit_recipe(name, 2.0, runs=500)
+    chosen, _ = _recipe(name)  # its network is probed above
+    audit = audit_plan(plan_for(chosen, chosen.settings.n, 2.0, 1e-5), 1e-5, moments=chosen.moments, runs=500)
     assert audit.verdict == "consistent", audit.to_json()
     assert 1.99 < audit.claimed_epsilon == audit.sound_epsilon <= 2
     if name == "linear":

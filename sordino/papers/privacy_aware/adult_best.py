@@ -21,10 +21,9 @@ from sordino.mechanisms.streams import bound_streams, secret_from_seed
 from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import PAPER, Interval, some
 from sordino.papers.privacy_aware.inputs import loaded
-from sordino.papers.privacy_aware.ridges import FOUND, planned
 from sordino.papers.privacy_aware.subsets import (
     DELTA,
-    UNCOUNTED,
+    RIDGE_WORDS,
     WHOLE,
     Benchmark,
     budgeted,
@@ -85,12 +84,10 @@ class Logistic:
     columns: tuple[Column, ...]
     centred: bool = False
     cuts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    ridge: float = RIDGE_PER_NOISE
-    """How many times E‖b‖/√n."""
 
     def __call__(self, train: Split, examined: Split, epsilon: float, repeats: int, words: str) -> Outcome:
         x, held, norm = self.encoded(train, examined)
-        plan = _plan(len(train), x.shape[1], norm, epsilon, self.ridge)
+        plan = _plan(len(train), x.shape[1], norm, epsilon)
         weights = fit_many(x, train.y, _every(x), plan, repeats, generator_of(words))[0]
         correct = (scores(weights, held) > 0) == examined.y[:, None]
         return Outcome.priced(correct.mean(axis=0).tolist(), plan.event)
@@ -175,7 +172,7 @@ def chosen_plans(
 
     def plans(sigma: float) -> tuple[LogisticPlan, ...]:
         noise = GaussianObjective(sigma)
-        return tuple(LogisticPlan(norm, noise_ridge(noise, n, width, FOUND), noise) for width, norm in shapes)
+        return tuple(LogisticPlan(norm, noise_ridge(noise, n, width), noise) for width, norm in shapes)
 
     def most(sigma: float) -> Event:
         return min(plans(sigma), key=lambda plan: plan.ridge).event
@@ -217,13 +214,13 @@ def counted() -> dict[str, Learn]:
     """What needs no look at Adult beyond what its ε counts: columns, categories and bounds are its documentation's."""
     columns = Schema.of(loaded("adult").facts).columns  # with categories that no record has: that none has is a look
     cuts = neutral_cuts(columns, _BINS)
-    binned, centred = Logistic(columns, True, cuts, FOUND), Logistic(columns, True, ridge=FOUND)
+    binned, centred = Logistic(columns, True, cuts), Logistic(columns, True)
     numbers = tuple(column for column in columns if column.bounds is not None)
     return {
         IN_ADVANCE: binned,
-        "fixed in advance: logistic, all columns": Logistic(columns, ridge=FOUND),
+        "fixed in advance: logistic, all columns": Logistic(columns),
         "charged choice: the numbers in bins, the numbers as they are, or the numbers in bins alone": ChosenLogistic(
-            (binned, centred, Logistic(numbers, True, cuts, FOUND))
+            (binned, centred, Logistic(numbers, True, cuts))
         ),
     }
 
@@ -295,7 +292,7 @@ def adult_best(experiment: Experiment) -> Record:
             f"{_WHOLE.capitalize()}: columns, cuts, ridge and noise take nothing of Adult but what ε counts. "
             f"Categories and bounds are documented; {_BINS} bins have equal widths between the bounds, in log(1+x) "
             "where numbers from zero up span a factor of a thousand; the ridge is "
-            f"{FOUND:g} times E‖b‖/√n, found on made-up tables (item ridges)",
+            f"{RIDGE_PER_NOISE:g} times E‖b‖/√n, found on made-up tables (item ridges)",
             "Which row is the answer was settled before any was run. But that centring and bins are worth having was "
             "known from the rows below: who never saw Adult might have fixed the plain encoding instead",
             f"The charged choice is among three such encodings, by a best of random with {_MEAN_TRIALS:g} fits on "
@@ -304,8 +301,7 @@ def adult_best(experiment: Experiment) -> Record:
             "training records, and ε does not cover that: it is of the training and of the tables of private CFS alone",
             "ε at δ=1e-5, planned",
             f"Held out: {_FOLDS} folds of the training records, {fold_repeats} trainings each, mean ± half of the 95 % "
-            f"interval over trainings. Test: PAW's 9,750 records, {repeats} trainings, by which nothing was chosen "
-            f"but the ridge's rule ({RIDGE_PER_NOISE:g} times E‖b‖/√n) of the rows whose choice is uncounted",
+            f"interval over trainings. Test: PAW's 9,750 records, {repeats} trainings, by which nothing was chosen",
             "Centred: an indicator less 1/m, a number less ½; the public norm of a row is then less, and the noise "
             f"with it. Seven columns: {', '.join(_FEW)}. Scaled to its bounds, a capital gain of some thousand dollars "
             "would hardly count, in bins it does",
@@ -335,7 +331,7 @@ def _measure(
     experiment: Experiment, name: str, learn: Learn, epsilon: float, repeats: int, validate: bool
 ) -> dict[str, Any]:
     where = f"{_FOLDS} folds" if validate else "test"
-    words = f"adult: {name}, ε={epsilon:g}, {where}, {repeats} repeats{', quick' * experiment.quick}"
+    words = f"adult: {name}, {RIDGE_WORDS}, ε={epsilon:g}, {where}, {repeats} repeats{', quick' * experiment.quick}"
 
     def compute() -> dict[str, Any]:
         train, test = _parts(experiment.quick)
@@ -360,8 +356,8 @@ def _parts(quick: bool) -> tuple[Split, Split]:
 
 
 @lru_cache(maxsize=64)
-def _plan(n: int, width: int, norm: float, epsilon: float, ridge: float) -> LogisticPlan:
-    return planned(n, width, norm, epsilon, UNCOUNTED, ridge)
+def _plan(n: int, width: int, norm: float, epsilon: float) -> LogisticPlan:
+    return LogisticPlan.calibrated(n=n, width=width, target_epsilon=epsilon, target_delta=DELTA, data_norm=norm)
 
 
 @lru_cache(maxsize=16)

@@ -117,7 +117,10 @@ def _results(experiment: Experiment) -> dict[int, list[dict[str, Any]]]:
     return made
 
 
-_TUNING = "The rate of DP-SGD is the best of 0.3, 1 and 3 on one draw with 10 inputs; made-up data costs no privacy"
+_TUNING = (
+    "The rate of DP-SGD is the best of 0.3, 1 and 3 on one draw with 10 inputs, tried by hand and not recorded; "
+    "made-up data costs no privacy"
+)
 _NOTES = [
     "Ten uniform numbers, each split evenly into inputs that sum to it; the label says whether all sum to more than 5",
     f"PAW gives ε=0.0355 and 50 epochs. Ours: {_RECORDS:,} records, batches of {_BATCH}, δ=1e-5, calibrated by PLD, "
@@ -168,7 +171,10 @@ def figure_5(experiment: Experiment) -> Record:
         "Cosine distance between the weights of DP-SGD and of SGD",
         ["inputs", "after the first epoch", "half-way", "at the end", "repeats"],
         rows,
-        ["± and bars are half of the 95 % interval", *_NOTES, "PAW gives the curves as a drawing without numbers"],
+        [
+            "Distances are to the last weights of the training without noise, which is by Adam",
+            *("± and bars are half of the 95 % interval", *_NOTES, "PAW gives the curves as a drawing without numbers"),
+        ],
         experiment.pick(f"{_REPEATS} repeats in place of 100", None),
         _TUNING,
         *("epoch", "cosine distance", ""),

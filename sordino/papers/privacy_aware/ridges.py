@@ -19,8 +19,6 @@ _MULTIPLES = (0.75, 1.5, 3.0, 6.0, 12.0, 24.0, 48.0)
 """Of E‖b‖/√n, the size of the objective's noise on an average record."""
 _RECORDS, _BUDGETS = (200, 1000, 5000, 20_000), (0.1, 1.0, 10.0)
 _TABLES, _REPEATS, _TESTED = 3, 10, 4000
-FOUND = 3.0
-"""The multiple that this item finds: of tables that nobody owns, and so free for any other."""
 _LABELS = {PURE: "pure ε", UNCOUNTED: "(ε, 1e-5)"}
 
 

@@ -137,8 +137,8 @@ def table_8(experiment: Experiment) -> Record:
         ],
         experiment.pick(
             f"{_REDUCTION}4 generations of 8 networks in place of 6 of 10 (PAAS), 30 trials in the mean in place of "
-            f"400 (RS), 15, 10 and 5 in place of 40, 20 and 10 (MGRS); SGD for {length.plain_epochs:g} epochs of "
-            f"batches of {length.plain_batch}",
+            "400 (RS), 15, 10 and 5 in place of 40, 20 and 10 (MGRS); SGD (momentum 0.9) for "
+            f"{length.plain_epochs:g} epochs of batches of {length.plain_batch}",
             None,
         ),
         _TUNED,
@@ -191,8 +191,8 @@ def table_9(experiment: Experiment) -> Record:
             "of SGD's rates: that is no part of its workflow, and its ε does not cover it",
         ],
         experiment.pick(
-            f"{_REDUCTION}30 trials in the mean in place of 400; SGD for {length.plain_epochs:g} epochs of batches of "
-            f"{length.plain_batch}",
+            f"{_REDUCTION}30 trials in the mean in place of 400; SGD (momentum 0.9) for {length.plain_epochs:g} epochs "
+            f"of batches of {length.plain_batch}",
             None,
         ),
         _TUNED,

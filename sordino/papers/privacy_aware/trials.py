@@ -149,7 +149,11 @@ class NetworkTrial:
         return curve
 
     def key(self) -> str:
-        """Of all that decides the result; a change of code that does, too, raises the revision."""
+        """Of all that decides the result but for the random numbers behind a seed.
+
+        A change of code that computes something else raises the revision; one that draws other numbers for the same
+        seed makes another draw of the same result, and does not.
+        """
         network = NETWORKS[self.network]
         words = f"{_REVISION} {self!r} {network.build()!r} {network.counts} {loaded(network.dataset).facts!r}"
         return "paw-" + hashlib.blake2b(words.encode(), digest_size=16).hexdigest()

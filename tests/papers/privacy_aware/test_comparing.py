@@ -1,5 +1,6 @@
 """Verdicts follow from the trials: shown only where intervals do not overlap, and not from one seed."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ from scipy import stats
 
 from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware import comparing, crossings, frozen_layers
-from sordino.papers.privacy_aware.comparing import Comparison, Interval, crossing, grid, tuned
+from sordino.papers.privacy_aware.comparing import Comparison, Interval, best_rate, constant, crossing, grid, tuned
 from sordino.papers.privacy_aware.networks import RWT
 from sordino.papers.privacy_aware.sample_size import first_step, fitted
 from sordino.papers.privacy_aware.trials import NetworkTrial
@@ -58,9 +59,34 @@ def test_rates_are_chosen_on_held_out_records_with_the_trials_noise(monkeypatch:
         assert trial.noise_multiplier == 2.0
         assert trial.epochs == TRIAL.epochs
         assert trial.seed not in range(100)
+    seen.clear()
     regression = NetworkTrial("medical FCN 2×10", None, 0.1, noise_multiplier=2.0)
-    assert tuned(Experiment(), regression, (0.1, 0.2, 0.5)).learning_rate == 0.5
-    assert grid(Experiment(), TRIAL, (0.2,)) == {0.2: 1.0}
+    least, tries = grid(Experiment(), regression, (0.1, 0.2, 0.4), seeds=2)
+    assert least == max(tries) == 3.2  # the error falls on and on
+    assert [trial.learning_rate for trial in seen] == [0.1, 0.1, 0.2, 0.2, 0.4, 0.4, 0.8, 0.8, 1.6, 1.6, 3.2, 3.2]
+    assert len({trial.seed for trial in seen}) == 2
+
+
+@pytest.mark.parametrize(("best", "tried"), [(0.2, 3), (0.4, 4), (0.1, 4), (0.05, 5), (3.2, 6), (50.0, 6)])
+def test_a_grid_goes_on_while_its_best_is_its_last(best: float, tried: int) -> None:
+    asked: list[float] = []
+
+    def scored(rates: Sequence[float]) -> list[float]:
+        asked.extend(rates)
+        return [-abs(np.log(rate / best)) for rate in rates]
+
+    found, tries = best_rate((0.1, 0.2, 0.4), scored)
+    assert found == pytest.approx(min(best, 3.2))
+    assert sorted(tries) == sorted(asked)
+    assert len(asked) == len(set(asked)) == tried
+
+
+def test_what_is_no_better_than_a_constant_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert constant("SMS RNN STW") == pytest.approx(0.8636, abs=1e-4)
+    assert 0.13 < constant("medical FCN 2×10") < 0.15
+    said = frozen_layers._learned("SMS RNN STW", [Interval(0.9, 0.01), Interval(0.87, 0.01)])
+    assert said == "; with RWT it is not above a constant answer (86.36 %)"
+    assert not frozen_layers._learned("SMS RNN STW", [Interval(0.9, 0.01), Interval(0.9, None)])
 
 
 def _scored(spread: float, *means: float) -> dict[float, list[float]]:
@@ -99,7 +125,7 @@ def test_a_figure_of_crossovers_has_seeds_enough_for_intervals(monkeypatch: pyte
 
     for module in (crossings, frozen_layers):
         monkeypatch.setattr(module, "repeated", repeated)
-    monkeypatch.setattr(comparing, "grid", lambda experiment, trial, rates: dict.fromkeys(rates, 0.5))
+    monkeypatch.setattr(comparing, "grid", lambda experiment, trial, rates, seeds: (rates[0], {}))
     for item in (crossings.figure_7, crossings.figure_8, frozen_layers.figure_10):
         record = item(Experiment())
         assert "crossover at ε of" in record.notes[0]
@@ -112,6 +138,7 @@ def test_the_first_step_and_the_fit() -> None:
     assert first_step({"10": 0.5}) is None
     sizes = [1e4, 2e4, 1e5]
     assert fitted(sizes, [float(np.log(1.1 + 8922.4 / n)) for n in sizes]) == pytest.approx((1.1, 8922.4))
+    assert fitted(sizes, [float(np.log(0.97 + 8400 / n)) for n in sizes])[0] == pytest.approx(1.0)
 
 
 def test_whether_intervals_overlap_is_said_whichever_is_higher() -> None:

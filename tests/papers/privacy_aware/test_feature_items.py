@@ -17,7 +17,6 @@ from sordino.papers.privacy_aware.feature_methods import charged_search
 from sordino.papers.privacy_aware.feature_numbers import best_size, claimed, phenomenon
 from sordino.papers.privacy_aware.inputs import loaded
 from sordino.papers.privacy_aware.one_hot import crossing, few_columns
-from sordino.papers.privacy_aware.ridges import FOUND
 from sordino.papers.privacy_aware.subsets import DELTA, PURE, UNCOUNTED, benchmark, budgeted, generator_of
 from sordino.training import convex
 
@@ -36,12 +35,32 @@ def test_the_phenomenon_needs_both_halves() -> None:
 def test_a_claim_is_about_the_best_subset() -> None:
     assert claimed(FEW_WIN, 0.786).endswith("at least 78.6 %, and is above all features beyond the interval")
     assert "less than 81 %" in claimed(FEW_WIN, 0.81)
+    # All features are no subset, however good they are.
+    assert claimed(MANY_WIN, 0.786).startswith("the best subset (5 features) has 80.50")
     assert "not above all features" in claimed(MANY_WIN, 0.786)
 
 
 def test_dp_sgd_has_the_same_phenomenon() -> None:
     assert feature_sgd.phenomenon(FEW_WIN, MANY_WIN).endswith("the phenomenon shows")
     assert feature_sgd.phenomenon(MANY_WIN, MANY_WIN).endswith("does not show in full")
+
+
+def test_rates_are_chosen_on_both_classes_and_in_the_whole_workflow_on_no_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, _, held, labels = feature_sgd._held_out(feature_sgd._TABLE_2, 0)
+    assert (x.shape, held.shape) == ((153, 20), (38, 20))
+    assert 0.1 < labels.mean() < 0.5  # the published rows are sorted by class
+    made_up = feature_sgd._rehearsed(feature_sgd._TABLE_2, 0)
+    assert (made_up[0].shape[1], set(made_up[3])) == (20, {0, 1})
+
+    def other(*which: Any) -> Any:
+        table = benchmark(*which)
+        return replace(table, x=1 - table.x, train=table.train.take(np.arange(len(table.train))[::-1]))
+
+    monkeypatch.setattr(feature_sgd, "benchmark", other)
+    for one, same in zip(made_up, feature_sgd._rehearsed(feature_sgd._TABLE_2, 0), strict=True):
+        assert np.array_equal(one, same)
 
 
 def test_a_crossing_needs_both_sides() -> None:
@@ -146,7 +165,6 @@ def test_what_is_fixed_in_advance_follows_from_the_documentation() -> None:
     learns = list(adult_best.counted().values())
     chosen = [learn for learn in learns if isinstance(learn, adult_best.ChosenLogistic)]
     for encoding in (*chosen[0].encodings, *(learn for learn in learns if isinstance(learn, adult_best.Logistic))):
-        assert encoding.ridge == FOUND  # found on made-up tables
         assert encoding.cuts in ({}, fixed.cuts)
 
 

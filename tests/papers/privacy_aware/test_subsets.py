@@ -43,6 +43,14 @@ def test_the_table_has_the_papers_sizes(table: Benchmark) -> None:
     assert table.test_x.shape == (95, 43)
 
 
+def test_the_whole_workflow_has_every_documented_category(table: Benchmark) -> None:
+    assert UNCOUNTED.benchmark("breast-cancer") is PURE.benchmark("breast-cancer")
+    for regime in (WHOLE, WHOLE.without_selection):
+        whole = regime.benchmark("breast-cancer")
+        assert whole.features == 53
+        assert set(table.attributes.names) < set(whole.attributes.names)
+
+
 def test_no_row_of_a_subset_is_longer_than_its_norm_and_some_are_as_long(table: Benchmark) -> None:
     masks = np.random.default_rng(0).random((40, table.features)) < 0.3
     lengths = np.sqrt((table.x[None] ** 2 * masks[:, None]).sum(axis=2) + 1)
