@@ -216,10 +216,10 @@ def figure_9(experiment: Experiment) -> Record:
             series.append(line(name, points, panel))
             ends[panel, name] = scores(results)
             rows.append([panel, name, ends[panel, name].percent(), *price_columns(results)])
-    gaps = [
-        f"{panel}: {100 * (ends[panel, 'SVHN CNN PAW'].mean - ends[panel, 'SVHN CNN STW'].mean):+.2f} points"
-        for panel in dict.fromkeys(panel for panel, _ in ends)
-    ]
+    gaps = []
+    for panel in dict.fromkeys(panel for panel, _ in ends):
+        simple, complex_ = ends[panel, "SVHN CNN PAW"], ends[panel, "SVHN CNN STW"]
+        gaps.append(f"{panel}: {100 * (simple.mean - complex_.mean):+.2f} points ({simple.beside(complex_)})")
     return Record(
         PAPER,
         "figure-9",
