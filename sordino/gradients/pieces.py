@@ -16,7 +16,7 @@ from sordino.gradients import products
 from sordino.gradients.buffers import Buffers
 
 _BLOCK = 1024
-_SAFE_SQUARE = 1e-30
+_SAFE_SQUARE, _HUGE_SQUARE = 1e-30, 1e20
 
 
 class Measured:
@@ -138,12 +138,14 @@ class _FactoredSum(Measured):
         if route == "outer":
             left, right = vectors.squares, squared_norms(a)
             self.squares = left * right
-            # Where one square may have vanished in float32 and the other is large, the product says nothing.
+            # A small square may have vanished in float32, as those of examples that a network is sure of do. Beside a
+            # huge one even the sum may round too far: such an example is done over.
             vanishing = torch.minimum(left, right) < _SAFE_SQUARE
             if bool(vanishing.any()):
                 zero = (g == 0).flatten(1).all(1) | (a == 0).flatten(1).all(1)
-                doubtful = vanishing & (torch.maximum(left, right) > 1) & ~zero
-                self.squares = torch.where(doubtful, torch.nan, self.squares)
+                huge = (torch.maximum(left, right) > _HUGE_SQUARE) & ~zero
+                exact = torch.where(huge, torch.nan, _double_squares(g) * _double_squares(a))
+                self.squares = torch.where(vanishing, exact, self.squares)
         else:
             self.squares = gram_norm(vectors.gram, Vectors(a).gram)
 
@@ -180,6 +182,11 @@ def gram_norm(left: Tensor, right: Tensor) -> Tensor:
 _GRAM_ERROR = 2.0 * 2**20 * 2**-53
 """Of sums of up to a million terms."""
 _GRAM_TOLERANCE = 1e-6
+
+
+def _double_squares(rows: Tensor) -> Tensor:
+    """‖row‖² in double precision throughout, where no square of a single-precision number vanishes."""
+    return rows.flatten(1).double().square().sum(1)
 
 
 def squared_norms(rows: Tensor) -> Tensor:

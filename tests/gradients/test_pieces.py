@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sordino.gradients import ClippedGradients
-from sordino.gradients.pieces import block_length, gram_norm, squared_norms
+from sordino.gradients.buffers import Buffers
+from sordino.gradients.pieces import OuterSum, block_length, gram_norm, squared_norms
 
 from .reference import Applied, forced
 
@@ -44,6 +45,26 @@ def test_gram_norm_of_nothing_is_zero() -> None:
     exact = torch.tensor([[[1.0, 2.0], [-1.0, -2.0]]])
     square = gram(exact, torch.ones(1, 2, 3))
     assert bool(square.isnan() | (square == 0))
+
+
+@pytest.mark.parametrize("small", [1e-14, 1e-18, 1e-25, 1e-37, 3e-44])
+@pytest.mark.parametrize("large", [1e-20, 1.0, 1e3, 1e9])
+def test_outer_products_of_small_and_large_are_measured_at_once(small: float, large: float) -> None:
+    """A sure network's examples have gradients next to nothing; they are no reason to do them one by one."""
+    torch.manual_seed(0)
+    g, a = small * torch.randn(4, 1, 10), large * torch.randn(4, 1, 20)
+    g[1], a[2] = 0.0, 0.0
+    for left, right in ((g, a), (a, g)):
+        exact = (left.double().square().sum((1, 2)) * right.double().square().sum((1, 2))).sqrt()
+        found = OuterSum(left, right, Buffers(), "w").measure("outer").squares.sqrt()
+        assert torch.all((found - exact).abs() <= 1e-6 * exact)
+
+
+def test_what_is_next_to_nothing_beside_something_huge_is_done_over() -> None:
+    squares = (
+        OuterSum(torch.full((2, 1, 3), 1e-40), torch.full((2, 1, 3), 1e30), Buffers(), "w").measure("outer").squares
+    )
+    assert bool(squares.isnan().all())
 
 
 @pytest.mark.parametrize("length", [1, 1023, 1024, 1025, 150_000, 3_000_001])
