@@ -92,7 +92,7 @@ _QUICK = Effort(2, 2, 1, Breeding(20, 2), Breeding(6, 2), 3, 2, True)
 
 
 def table_10(experiment: Experiment) -> Record:
-    effort = _QUICK if experiment.quick else Effort(experiment.seeds or _SPLITS)
+    effort = _QUICK if experiment.quick else Effort(experiment.seeds or _SPLITS, experiment.pick(_FITS, 5 * _FITS))
     rows: list[list[Cell]] = []
     said: list[str] = []
     seconds: dict[str, list[float]] = {}
@@ -160,7 +160,7 @@ def table_10(experiment: Experiment) -> Record:
             "All select nothing and spend all on training",
             "PAW's own ε of its selections, 49.63 for PAFS and 2.31 for CFS, is not in its table's either",
         ],
-        f"{effort.fits * effort.splits} fits of each in place of 1,000",
+        experiment.pick(f"{effort.fits * effort.splits} fits of each in place of 1,000", None),
         f"Beside what PAFS tries: {RIDGE_TUNED}; {SELECTION_TUNED}; the share of parents of CFS-GA "
         f"({Truncation().share:g}), which PAW does not name, by merits on Adult and Breast Cancer",
     )
