@@ -52,7 +52,13 @@ def noise_multiplier(
         slope = math.log(approximate(1.01 * start) / approximate(start)) / math.log(1.01)
     except (UnsupportedEvent, ValueError, ZeroDivisionError):
         pass
-    return _solve(lambda sigma: exact(event(sigma)), target_epsilon, start, slope, _SLACK)
+    # What σ adds to what is spent is near a power of σ; the whole price, once that is most of it, hardly moves.
+    most = target_epsilon - spent
+    slack = min(_SLACK * target_epsilon / most, 0.5)
+    try:
+        return _solve(lambda sigma: exact(event(sigma)) - spent, most, start, slope, slack)
+    except OutOfReach as refusal:
+        raise OutOfReach(f"{refusal}: ε={spent:.4g} is spent already" if spent else str(refusal)) from None
 
 
 def steps(event: Callable[[int], Event], target_epsilon: float, price_of: Price, start: int = 64) -> int:
@@ -106,7 +112,7 @@ def _solve(price_at: Callable[[float], float], target: float, start: float, slop
             slope = _steepness(math.log(value / last[1]) / math.log(sigma / last[0]))
         last = (sigma, value)
         aim = target * (1 - slack / 4)
-        stride = math.log(aim / value) / slope if 0 < value < math.inf else (3.0 if value else -3.0)
+        stride = math.log(aim / value) / slope if 0 < value < math.inf else (3.0 if value > 0 else -3.0)
         sigma *= math.exp(min(max(stride, -3.0), 3.0))
         if not overshoots < sigma < fits:
             sigma = math.sqrt(overshoots * fits) if overshoots > 0 and fits < math.inf else last[0] * 0.9
@@ -114,6 +120,8 @@ def _solve(price_at: Callable[[float], float], target: float, start: float, slop
             raise OutOfReach(f"no noise multiplier up to {most:g} brings the cost down to ε={target:g}")
         if sigma < least:
             raise OutOfReach(f"ε={target:g} is met with next to no noise (a multiplier below {least:g})")
+    if fits == math.inf:
+        raise OutOfReach(f"no noise multiplier was found that brings the cost down to ε={target:g}")
     return fits
 
 

@@ -69,6 +69,8 @@ def select(
         raise typer.BadParameter("a random subset needs --size")
     if private_bounds is not None and method in (Method.PAFS, Method.RANDOM):
         raise typer.BadParameter("--private-bounds goes with cfs-greedy and cfs-ga")
+    if private_bounds is not None and not private_bounds > 0:
+        raise typer.BadParameter(f"--private-bounds is the ε of the bounds, above 0, not {private_bounds:g}")
     if ledger is not None and out is not None:
         raise typer.BadParameter("give --ledger to go on with one, or --out for a new one, not both")
     table = table_file(file, target, schema, public)

@@ -23,7 +23,9 @@ SchemaFile = Annotated[
 PublicFile = Annotated[Path | None, typer.Option("--public", help="A public table with the same columns.")]
 Epsilon = Annotated[float, typer.Option(help="ε of the whole workflow: never exceeded.", show_default=False)]
 Delta = Annotated[float, typer.Option(help="δ of the whole workflow, below 1/n.", show_default=False)]
-LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="Go on with this ledger.")]
+LedgerFile = Annotated[
+    Path | None, typer.Option("--ledger", help="Go on with this ledger, or with that of this folder.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, all else beside it.")]
 
 

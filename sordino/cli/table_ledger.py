@@ -30,7 +30,7 @@ class TableLedger:
     epsilon: float
     delta: float
     ledger: Path | None
-    """The one to go on with; None is that of the command's folder."""
+    """The one to go on with, or its folder; None is that of the command's folder."""
     out: Path | None
     """The folder, if there is one already."""
     seen: dict[str, str] = field(init=False, repr=False)
@@ -41,6 +41,8 @@ class TableLedger:
         from sordino.budget.events import check_delta
         from sordino.mechanisms.streams import new_secret
 
+        if self.ledger is not None and self.ledger.is_dir():
+            self.ledger /= "ledger.json"
         calibration.check_target(self.epsilon)
         check_delta(self.delta)
         if self.epsilon < self.delta:

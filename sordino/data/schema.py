@@ -89,7 +89,7 @@ class Schema:
     def of(cls, facts: Facts, target: str = "target") -> Schema:
         """The schema of a named table; the target has no documented name of its own."""
         if facts.columns is None:
-            raise DataError(f"a schema is for tables; this dataset's examples are of the kind {facts.kind}")
+            raise DataError(f"this needs a table with columns, and the dataset's examples are of the kind {facts.kind}")
         return cls(facts.columns, Column(target, facts.classes, facts.target_range))
 
     @classmethod

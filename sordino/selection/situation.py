@@ -41,6 +41,11 @@ class Situation:
     measured: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.facts.classes is None:
+            raise ValueError(
+                "the target is a number, and advice is for classes: declare its categories in the schema, or fit it by "
+                "fit_linear of sordino.training.convex"
+            )
         if self.n < 5:
             raise ValueError(
                 f"{self.n} records are too few to train on some and score on others; there must be at least 5"
@@ -54,7 +59,7 @@ class Situation:
 
     @property
     def outputs(self) -> int:
-        return len(self.facts.classes) if self.facts.classes is not None else 1
+        return len(self.facts.classes or ())
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -140,11 +140,28 @@ def test_calibrated_on_a_ledger_that_has_spent_fits_it():
     assert 1.998 <= ledger.epsilon() <= 2.0
 
 
+@pytest.mark.parametrize("left", [1e-2, 1e-3, 1e-5, 1e-9])
+def test_next_to_nothing_left_takes_much_noise_and_few_attempts(left):
+    spent, asked = cost(Gaussian(1.0), 1e-5).epsilon, []
+
+    def price_of(event):
+        asked.append(event)
+        return cost(Composed((Gaussian(1.0), event)), 1e-5).epsilon
+
+    sigma = noise_multiplier(Gaussian, spent * (1 + left), 1e-5, price_of=price_of)
+    assert spent <= price_of(Gaussian(sigma)) <= spent * (1 + left)
+    assert len(asked) < 30
+
+
 def test_targets_out_of_reach():
     with pytest.raises(OutOfReach, match="nothing is left"):
         noise_multiplier(lambda s: Gaussian(s), 1.0, 1e-5, price_of=price(1e-5, before=Gaussian(1.0)))
     with pytest.raises(OutOfReach, match="no noise multiplier"):
         noise_multiplier(lambda s: Composed((Gaussian(s), Pure(5.0))), 1.0, 1e-5)
+    with pytest.raises(OutOfReach, match=r"is spent already$"):
+        noise_multiplier(
+            lambda s: Composed((Gaussian(s), Pure(5.0))), 6.0, 1e-5, price_of=price(1e-5, before=Gaussian(1))
+        )
     with pytest.raises(OutOfReach, match="no noise multiplier"):
         noise_multiplier(lambda s: Composed((Gaussian(s), NonPrivate())), 1.0, 1e-5)
     with pytest.raises(OutOfReach, match="next to no noise"):

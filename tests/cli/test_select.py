@@ -73,7 +73,7 @@ def test_one_ledger_goes_through_several_commands(
     ledger = Ledger.open(out / "ledger.json")
     assert [entry.what for entry in ledger.entries] == ["bounds of columns", "feature selection"]
     assert {entry.part for entry in ledger.entries} == {"train"}
-    again = sordino(*wish(table, "--ledger", out / "ledger.json", "--json")).json
+    again = sordino(*wish(table, "--ledger", out, "--json")).json  # its folder will do
     assert again["adaptive"]
     assert again["epsilon"] == 2  # what a filter guarantees is its target
     assert 0.5 < again["epsilon_drawn"] < 2
@@ -108,7 +108,7 @@ def test_a_random_subset_costs_nothing(sordino: Callable[..., Any], table: tuple
         (("--method", "magic"), "magic"),
         (("--share", 0), "--share"),
         (("--share", "nan"), "--share"),
-        (("--private-bounds", 0), "epsilon"),
+        (("--private-bounds", 0), "--private-bounds is the ε of the bounds"),
         (("--private-bounds", 5), "nothing is left for the tables"),
         (("--ledger", "absent.json"), "absent.json"),
         (("--ledger", "a", "--out", "b"), "not both"),

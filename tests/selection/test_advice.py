@@ -178,3 +178,5 @@ def test_bad_situations() -> None:
         replace(SITUATION, epsilon=float("nan"))
     with pytest.raises(ValueError, match="delta"):
         replace(SITUATION, delta=0.0)
+    with pytest.raises(ValueError, match="advice is for classes"):
+        replace(SITUATION, facts=replace(TABLE, classes=None))

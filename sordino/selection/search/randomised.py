@@ -100,4 +100,4 @@ def _stage(name: str, training: Event, score: Event, mean: float, shape: float) 
 
 def _check(means: tuple[float, ...]) -> None:
     if not means or not all(1 <= mean < 1e6 for mean in means):
-        raise ValueError(f"the mean number of trials lies between 1 and a million, not {means}")
+        raise ValueError(f"the mean number of trials lies between 1 and a million, not {', '.join(map(str, means))}")

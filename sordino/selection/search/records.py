@@ -33,7 +33,10 @@ class Records:
         """
         dataset = _dataset(source, schema, target)
         if dataset.facts.task != "classification" or dataset.facts.classes is None:
-            raise DataError(f"{source} is a {dataset.facts.task} task: searches are for classification")
+            raise DataError(
+                f"{source} is of the kind {dataset.facts.kind} with the task {dataset.facts.task}: searching and "
+                "tuning are for classes of images, vectors or table rows"
+            )
         (train, judged), feature = set_aside(dataset.train), feature_of(dataset.facts, source)
         train_x, classes = as_array(feature(train.x)), len(dataset.facts.classes)
         material = Material(train_x, train.y, as_array(feature(judged.x)), judged.y, classes)
