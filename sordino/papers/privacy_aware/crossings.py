@@ -49,7 +49,7 @@ Points = list[tuple[float, Interval]]
 
 def figure_1(experiment: Experiment) -> Record:
     """Accuracy along complexity."""
-    setting = experiment.pick(replace(_TENTH, seeds=3), FULL_FCN)
+    setting = experiment.pick(replace(_TENTH, seeds=3, epochs=5), FULL_FCN)
     names = [size_name(*hidden) for hidden in some(experiment, SIZES, 2)]
     rows, private, plain = _along(experiment, setting, names, 2.11, lambda name: float(NETWORKS[name].counts[1]))
     return Record(
