@@ -88,6 +88,11 @@ def as_text(document: Mapping[str, Any]) -> str:
     lines = ["PRIVACY STATEMENT", ""]
     if document["delta"] is None:
         lines.append("No δ was fixed, so no ε can be stated here; ask the ledger for epsilon(delta).")
+    elif document["seeded"]:
+        lines.append(
+            "NOTHING HERE IS PRIVATE: noise came from a key fixed by the user, and can be predicted. With secret noise "
+            f"it would be ε={printed(document['epsilon'])} at δ={document['delta']:g} for {document['unit']}."
+        )
     elif document["bound"]:
         lines.append(
             f"Everything below, together, is (ε={printed(document['epsilon'])}, δ={document['delta']:g})-"

@@ -22,9 +22,9 @@ def steps_for(epochs: float, n: int, expected_batch_size: int) -> int:
 
 
 def check_delta_against_n(delta: float, n: int) -> None:
-    """δ above 1/n would allow publishing somebody's record outright, at random: say so."""
+    """δ of 1/n or more would allow publishing somebody's record outright, at random: say so."""
     check_delta(delta)
-    if n > 0 and delta > 1 / n:
+    if n > 0 and delta >= 1 / n:
         warnings.warn(
-            f"δ={delta:g} is above 1/n={1 / n:.3g}: it would permit revealing a record outright", stacklevel=3
+            f"δ={delta:g} is not below 1/n={1 / n:.3g}: it would permit revealing a record outright", stacklevel=3
         )

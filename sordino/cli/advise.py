@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from sordino.selection.advice import Answer
     from sordino.selection.situation import Situation
 
-_MEASURED_MODELS = "logistic-numeric,logistic,logistic-binned,network-small"
 _POINTS, _REPEATS = 5, 4
 _MOST_NAMED = 12
 _HALVINGS = 8
@@ -105,11 +104,9 @@ def _measured(situation: "Situation", table: TableFile, public: Path | None) -> 
     """With the best model at this ε as measured on a stand-in."""
     from sordino.selection.crossover import crossovers, curve, winning_ranges
     from sordino.selection.measuring import default_grid, rehearsed
-    from sordino.selection.table_models import models_named
+    from sordino.selection.table_models import usual_models
 
-    models = models_named(_MEASURED_MODELS)
-    if not any(column.bounds is not None for column in table.schema.columns):
-        models = models[1:]
+    models = usual_models(table.schema)
     n, grid = situation.trained, default_grid(situation.epsilon, _POINTS)
     with progress_of("on stand-ins") as show:
         measured = rehearsed(models, table.schema, stand_in(table, public, n), n, grid, situation.delta, _REPEATS, show)
@@ -203,9 +200,16 @@ def _print(found: dict[str, Any], situation: "Situation", as_json: bool) -> None
         "delta": situation.delta,
         "epsilon": 0.0,
         **found,
-        "answers": [asdict(each) for each in answers],
+        "answers": [asdict(each) | {"numbers": _finite(each.numbers)} for each in answers],
     }
     typer.echo(json.dumps(answer, ensure_ascii=False, allow_nan=False) if as_json else _in_words(answer))
+
+
+def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
+    """As JSON has them: a noise without bounds in words."""
+    from sordino.budget.statement import finite
+
+    return {name: finite(value) if isinstance(value, float) else value for name, value in numbers.items()}
 
 
 def _in_words(answer: dict[str, Any]) -> str:

@@ -42,12 +42,13 @@ def crossover(
         bool, typer.Option("--private", help="Measure on the private table itself: this spends the budget.")
     ] = False,
     models: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Two or more of logistic (also -numeric: words dropped, -binned: numbers in bins), linear (DP-SGD; "
-            "also -numeric), network-small, network-large."
+            "also -numeric), network-small, network-large. Default: the three logistic ones and network-small.",
+            show_default=False,
         ),
-    ] = "logistic-numeric,logistic,logistic-binned,network-small",
+    ] = None,
     points: Annotated[int, typer.Option(min=2, max=50, help="At how many ε.")] = 5,
     repeats: Annotated[int, typer.Option(min=2, max=1000, help="Trainings at each ε, for the intervals.")] = 5,
     confidence: Annotated[float, typer.Option(help="Of the crossover's interval.")] = 0.95,
@@ -61,15 +62,15 @@ def crossover(
     from sordino.budget.steps import check_delta_against_n
     from sordino.data.splits import number_set_aside
     from sordino.selection.measuring import default_grid, rehearsed
-    from sordino.selection.table_models import classes_of, models_named
+    from sordino.selection.table_models import classes_of, models_named, usual_models
 
     if not 0 < confidence < 1:
         raise typer.BadParameter(f"--confidence must lie strictly between 0 and 1, not {confidence:g}")
     if ledger is not None and not private:
         raise typer.BadParameter("--ledger goes with --private: without it nothing is spent")
-    chosen = models_named(models)
     grid = default_grid(epsilon, points)
     table = table_file(file, target, schema, public)
+    chosen = usual_models(table.schema) if models is None else models_named(models)
     check_delta_against_n(delta, table.n)
     classes_of(table.schema)
     if private:

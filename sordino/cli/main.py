@@ -59,8 +59,10 @@ def ledger(
     """Show what a run has spent: the privacy statement of its ledger."""
     from sordino.budget import Ledger
     from sordino.budget.statement import as_text
+    from sordino.cli.table_ledger import ledger_elsewhere
     from sordino.training.description import ledger_statement
 
+    run = (ledger_elsewhere(run) if run.is_dir() else None) or run
     statement = ledger_statement(run) if run.is_dir() else Ledger.open(run).statement()
     typer.echo(json.dumps(statement, ensure_ascii=False) if as_json else as_text(statement), nl=as_json)
 

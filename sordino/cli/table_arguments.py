@@ -1,13 +1,16 @@
 """What the commands for tables have in common: FILE, --target, --schema and --public become a schema and a number."""
 
 import filecmp
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
     from sordino.data import Split
     from sordino.data.schema import Schema
 
@@ -90,9 +93,39 @@ def refuse_private_as_public(private: str, public: str | Path | None) -> None:
     if is_named(private) or is_named(str(public)):
         same = private == str(public)
     else:
-        same = Path(private).is_file() and Path(public).is_file() and filecmp.cmp(private, public, shallow=False)
+        same = Path(private).is_file() and Path(public).is_file() and _same_rows(private, public)
     if same:
         raise typer.BadParameter(f"--public {public} is the private table itself; give a table that anybody may see")
+
+
+def _same_rows(one: str, other: str | Path) -> bool:
+    """Whether two files hold the same records, in whatever order and format."""
+    if filecmp.cmp(one, other, shallow=False):
+        return True
+    from sordino.data import DataError
+    from sordino.data.files import read_cells
+
+    try:
+        tables = [read_cells(path) for path in (one, other)]
+    except DataError:  # what cannot be read is refused where it is used
+        return False
+    shared = [name for name in tables[0] if name in tables[1]]
+    if not shared or len(tables[0]) != len(tables[1]):
+        return False
+    one_rows, other_rows = (Counter(_comparable(table[shared]).itertuples(index=False, name=None)) for table in tables)
+    return one_rows == other_rows
+
+
+def _comparable(table: "DataFrame") -> "DataFrame":
+    """Cells as words, numbers alike however a format writes them."""
+    import pandas as pd
+
+    def words(column: "Series[Any]") -> "Series[Any]":
+        text = column.astype(str).str.strip()
+        numbers = pd.to_numeric(text, errors="coerce")
+        return numbers.map("{:.9g}".format).where(numbers.notna(), text)
+
+    return table.apply(words)
 
 
 def _named(name: str, target: str | None) -> TableFile:

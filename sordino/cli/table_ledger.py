@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sordino.budget import Event, Ledger
 
+_ELSEWHERE = "account.json"
 _TOLD = ("epsilon", "epsilon_drawn", "delta", "accountant", "seeded")
 
 
@@ -43,6 +44,8 @@ class TableLedger:
 
         if self.ledger is not None and self.ledger.is_dir():
             self.ledger /= "ledger.json"
+        if self.out is not None:
+            self.ledger = _account_of(self.out, self.ledger)
         calibration.check_target(self.epsilon)
         check_delta(self.delta)
         if self.epsilon < self.delta:
@@ -74,6 +77,8 @@ class TableLedger:
                     if not kept.exists():
                         run.write_private(kept.name, self.seen)
                 _is_bound(path, self.table)  # another process may have been faster, or have changed the table
+        if folder is not None and self.ledger is not None and not _same(self.ledger, folder / "ledger.json"):
+            Run(folder).write_json(_ELSEWHERE, {"ledger": str(self.ledger.resolve())})
 
     def opened(self, folder: Path | None, planned: Iterable[tuple["Event", str, str]] = ()) -> "Ledger":
         """The ledger to spend from, told of what is planned as far as that can be: all of it, or nothing is recorded.
@@ -130,6 +135,36 @@ def in_words(answer: Mapping[str, Any]) -> str:
             f"nothing here is private: the seed is fixed, so the noise can be predicted (with secret noise, ε={whole})"
         )
     return f"ε of the whole workflow: {whole}"
+
+
+def ledger_elsewhere(folder: Path) -> Path | None:
+    """The ledger that paid for what a folder holds, where that is not the folder's own."""
+    from sordino.budget.ledger_file import LedgerError
+
+    kept = folder / _ELSEWHERE
+    if not kept.exists():
+        return None
+    try:
+        return Path(json.loads(kept.read_text(encoding="utf-8"))["ledger"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        raise LedgerError(f"{kept} cannot be read: it is damaged or not a file of sordino") from None
+
+
+def _account_of(folder: Path, asked: Path | None) -> Path | None:
+    """The ledger that a folder goes on with, which is always the one that it began with; None for one of its own."""
+    from sordino.budget.ledger_file import LedgerError
+
+    kept, own = ledger_elsewhere(folder), folder / "ledger.json"
+    began = kept or (own if own.exists() else None)
+    if asked is None or began is None:
+        return asked or kept
+    if began.exists() and not _same(asked, began):
+        raise LedgerError(f"{folder} began with the ledger {began}: go on with that one, or choose another --out")
+    return asked
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
 
 
 def _binding(path: Path) -> Path:

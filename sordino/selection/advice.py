@@ -295,12 +295,18 @@ def _freezing(s: Situation) -> Answer:
 
 def _learning_rate(s: Situation) -> Answer:
     single = s.split.whole_noise
-    tuned = calibration.noise_multiplier(lambda sigma: RepeatAndSelect(Gaussian(sigma), _TRIALS), s.epsilon, s.delta)
+    try:
+        tuned = calibration.noise_multiplier(
+            lambda sigma: RepeatAndSelect(Gaussian(sigma), _TRIALS), s.epsilon, s.delta
+        )
+    except calibration.OutOfReach:  # at so small an ε its bound is met with no noise at all
+        tuned = inf
     where = "the public records" if s.public_records else "made-up records of this size"
+    taken = f"takes {tuned / single:.2f} times the noise" if tuned < inf else "cannot be had at so small an ε"
     return Answer(
         "Which learning rate?",
         f"One for each model and ε, tried on {where}: free. Tried on the private ones instead, the best of {_TRIALS:g} "
-        f"trials in the mean (a random number, priced as one selection) takes {tuned / single:.2f} times the noise.",
+        f"trials in the mean (a random number, priced as one selection) {taken}.",
         {"noise_once": single, "noise_tuned": tuned, "noise_ratio": tuned / single, "mean_trials": _TRIALS},
         0.0,
     )

@@ -208,6 +208,12 @@ MODELS = (
 )
 
 
+def usual_models(schema: Schema) -> tuple[TableModel, ...]:
+    """What is compared unless the user says otherwise: the numbers alone only if there are any."""
+    numbers = any(column.bounds is not None for column in schema.columns)
+    return models_named("logistic-numeric," * numbers + "logistic,logistic-binned,network-small")
+
+
 def models_named(names: str) -> tuple[TableModel, ...]:
     """From a list such as "linear,network-small", in the order of complexity whatever theirs is."""
     known = {model.name: model for model in MODELS}

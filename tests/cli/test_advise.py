@@ -202,6 +202,14 @@ def test_bad_options(advise: Callable[..., Any], options: tuple[Any, ...], word:
     assert word in outcome.err
 
 
+def test_one_column_and_a_tiny_budget_get_advice_too(sordino: Callable[..., Any], files: Path, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps(SCHEMA | {"columns": {"age": {"bounds": [0, 100]}}}), encoding="utf-8")
+    command = ("advise", files / "private.csv", "--delta", 1e-5, "--target", "rich", "--schema", schema)
+    assert answers(sordino(*command, "--epsilon", 1, "--json"))["Are features selected?"]["numbers"]
+    assert "cannot be had at so small an ε" in sordino(*command, "--epsilon", 1e-3).out
+
+
 numbers = st.sampled_from(["0", "-1", "1e-300", "1e-9", "0.1", "3", "1e9", "1e300", "nan", "inf", ""])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sordino.budget import Gaussian, Ledger
@@ -110,6 +111,31 @@ def test_what_a_folder_holds_is_not_told_of_another_table(
     assert again.code == 0, again.err
 
 
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "select"])
+def test_a_folder_keeps_to_the_ledger_that_it_began_with(
+    sordino: Callable[..., Any], files: Path, command: str
+) -> None:
+    """Told beside another ledger, what it holds would seem to have cost nothing."""
+    Ledger(2.0, 1e-4, path=files / "one.json")
+    Ledger(2.0, 1e-4, path=files / "other.json")
+    first = sordino(*asked(command, "--ledger", "one.json", "--out", "out"))
+    assert first.code == 0, first.err
+    before = state(files)
+    refused = sordino(*asked(command, "--ledger", "other.json", "--out", "out"))
+    assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1), refused.err
+    assert f"began with the ledger {files / 'one.json'}" in refused.err
+    assert state(files) == before
+    forgotten = sordino(*asked(command, "--out", "out", "--json"))
+    assert forgotten.code == 0, forgotten.err
+    assert forgotten.json["epsilon"] == Ledger.open(files / "one.json").statement()["epsilon"] > 0
+    assert not (files / "out" / "ledger.json").exists()
+    assert sordino("ledger", "out").out == sordino("ledger", "one.json").out
+    own = sordino(*asked(command, "--out", "own"))
+    assert own.code == 0, own.err
+    refused = sordino(*asked(command, "--ledger", "other.json", "--out", "own"))
+    assert (refused.code, "began with the ledger" in refused.err) == (2, True)
+
+
 def test_the_binding_is_private_keyed_and_fresh(sordino: Callable[..., Any], files: Path) -> None:
     for out in ("one", "two"):
         assert sordino(*asked("select", "--out", out)).code == 0
@@ -160,12 +186,15 @@ def test_a_folder_with_something_else_in_it_is_not_bound(files: Path) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_private_table_is_not_public(sordino: Callable[..., Any], files: Path, command: str) -> None:
-    """Neither under its own name, nor through a link, nor as a copy."""
+    """Neither under its own name, nor through a link, nor as a copy, nor in another order or format."""
     (files / "link.csv").symlink_to("table.csv")
     shutil.copy(files / "table.csv", files / "copy.csv")
+    rows = pd.read_csv(files / "table.csv")
+    rows[::-1].to_csv(files / "reversed.csv", index=False)
+    rows[["rich", "work", "age"]].to_parquet(files / "rows.parquet")
     before = state(files)
     options = () if command == "select" else ("--out", "out")
-    for public in ("table.csv", "link.csv", "copy.csv"):
+    for public in ("table.csv", "link.csv", "copy.csv", "reversed.csv", "rows.parquet"):
         refused = sordino(*asked(command, *options, "--public", public))
         assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1), refused.err
         assert "is the private table itself" in refused.err
@@ -181,6 +210,8 @@ def test_noise_that_can_be_predicted_is_not_called_private(sordino: Callable[...
     seeded = sordino(*asked("tune", "--seed", 3, "--out", "out"))
     assert "nothing here is private: the seed is fixed" in seeded.out
     assert "ε of the whole workflow" not in seeded.out
+    statement = (files / "out" / "statement.txt").read_text().splitlines()
+    assert statement[2].startswith("NOTHING HERE IS PRIVATE")
     assert sordino(*asked("tune", "--seed", 3, "--out", "out", "--json")).json["seeded"] is True
     ledger = Ledger(1.0, 1e-5)
     for predictable in (True, False):  # whatever goes on with such a ledger is no better
@@ -207,4 +238,4 @@ def test_an_epsilon_that_delta_swallows_and_a_delta_that_is_none(
 def test_a_delta_above_one_in_n_is_warned_of(sordino: Callable[..., Any], files: Path, command: str) -> None:
     options = () if command == "select" else ("--out", "out")
     outcome = sordino(*asked(command, *options, "--delta", 0.0035))  # above 1/300, and below 1/240
-    assert outcome.err.count("above 1/n=0.00333") == 1, outcome.err
+    assert outcome.err.count("not below 1/n=0.00333") == 1, outcome.err

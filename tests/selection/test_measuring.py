@@ -19,7 +19,7 @@ from sordino.features.encoding import OneHot
 from sordino.mechanisms.streams import Streams, secret_from_seed
 from sordino.selection.measuring import PrivatePlan, default_grid, measured_privately, rehearsed
 from sordino.selection.stand_ins import PlantedRows, PublicRows
-from sordino.selection.table_models import MODELS, LogisticModel, models_named, touched
+from sordino.selection.table_models import MODELS, LogisticModel, models_named, touched, usual_models
 from sordino.training import RunError
 from sordino.training.convex import GaussianObjective, LogisticPlan
 
@@ -242,3 +242,11 @@ def test_bad_input() -> None:
     words = Schema((Column("c", categories=("x", "y")),), SCHEMA.target)
     with pytest.raises(DataError, match="has none"):
         models_named("linear-numeric,linear")[0].columns(words)
+
+
+def test_numbers_alone_are_compared_only_where_there_are_any() -> None:
+    target, word = Column("y", ("a", "b")), Column("word", ("c", "d"))
+    names = [model.name for model in usual_models(Schema((word,), target))]
+    assert names == ["logistic", "logistic-binned", "network-small"]
+    number = Column("number", None, (0.0, 1.0))
+    assert [model.name for model in usual_models(Schema((word, number), target))] == ["logistic-numeric", *names]

@@ -84,7 +84,7 @@ def test_bad_settings_are_refused(changes: dict[str, object]) -> None:
 
 
 def test_a_large_delta_is_warned_about() -> None:
-    with pytest.warns(UserWarning, match="above 1/n"):
+    with pytest.warns(UserWarning, match="not below 1/n"):
         check_delta_against_n(1e-3, 5000)
     check_delta_against_n(1e-5, 5000)
 

@@ -114,7 +114,7 @@ def search(
     with run.alone():
         kept = _Key.begin_or_resume(run, question, material, seed)
         if kept is None:
-            return _finished(run, question)
+            return _finished(run, question, ledger)
         hidden = question.method.hides_trials or not question.training.plan.private
         trials = (run.private if hidden and ledger is not None else run.folder) / "trials"
         if ledger is not None:
@@ -122,7 +122,7 @@ def search(
         trials.mkdir(exist_ok=True)
         with (executor or InProcess()).at_work(material) as work:
             chosen = question.method.run(Search(question, ledger, kept, trials, work, on_finding))
-        _release(run, question, chosen)
+        _release(run, question, chosen, [] if ledger is None else kept.entries(question))
         _forget(run)
     return chosen.finding
 
@@ -205,6 +205,11 @@ class _Key:
 
     def entry(self, stage: int, part: str) -> str:
         return f"{self.name} {stage} {part}"
+
+    def entries(self, question: Question[C]) -> list[str]:
+        """All that the ledger holds of the search."""
+        stages = enumerate(question.stages())
+        return [self.entry(place, part) for place, stage in stages for part, _ in _parts(stage)]
 
     def seed_of(self, trial: int) -> int | None:
         """Trials draw keys of their own from the operating system, unless the user has fixed all randomness."""
@@ -313,28 +318,29 @@ def _entry_number(ledger: Ledger, name: str) -> int | None:
     return next((number for number, entry in enumerate(ledger.entries) if entry.run == name), None)
 
 
-def _release(run: Run, question: Question[C], chosen: Trial) -> None:
+def _release(run: Run, question: Question[C], chosen: Trial, paid: list[str]) -> None:
     """The chosen trial becomes the run's: weights first, then the outcome that says that the search is finished."""
     if not chosen.finding.diverged:
         trained = Run(chosen.folder)
         weights, facts = trained.read_tensors(trained.model)
         run.write_tensors(run.model, weights, {"steps": facts["steps"]})
-    run.write_json(
-        OUTCOME, {"question": question.facts(), "digest": _digest(question), "chosen": chosen.finding.to_json()}
-    )
+    outcome = {"question": question.facts(), "digest": _digest(question), "chosen": chosen.finding.to_json()}
+    run.write_json(OUTCOME, outcome | {"paid": paid})
 
 
-def _finished(run: Run, question: Question[C]) -> Finding:
-    """What a finished search found, without looking at anything again."""
+def _finished(run: Run, question: Question[C], ledger: Ledger | None) -> Finding:
+    """What a finished search found, without looking at anything again; only beside the ledger that paid for it."""
     path = run.folder / OUTCOME
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        same = content["digest"] == _digest(question)
+        same, paid = content["digest"] == _digest(question), list(content["paid"])
         chosen = Finding(**content["chosen"] | {"candidate": question.space.read(content["chosen"]["candidate"])})
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
     if not same:
         raise RunError(f"{run.folder} holds a finished search with other settings: choose another folder")
+    if ledger is not None and any(_entry_number(ledger, name) is None for name in paid):
+        raise RunError(f"{run.folder} holds a search that this ledger has not paid for: give the ledger that has")
     return chosen
 
 

@@ -224,6 +224,8 @@ def test_a_finished_search_is_read_and_charges_nothing(tmp_path, material, quest
     assert executor.folders == []
     with pytest.raises(RunError, match="other settings"):
         search(run, replace(asked, method=RandomSearch(5.0)), material, ledger)
+    with pytest.raises(RunError, match="not paid for"):
+        search(run, asked, material, Ledger(200.0, 1e-4))
 
 
 def test_an_unfinished_search_goes_on_for_the_same_question_data_and_ledger_only(tmp_path, material, question) -> None:
