@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from sordino.selection.features.selecting import Selection
 
 
+_SCHEMA = "schema.json"
+
+
 class Method(StrEnum):
     CFS_GREEDY = "cfs-greedy"
     CFS_GA = "cfs-ga"
@@ -60,6 +63,7 @@ def select(
 ) -> None:
     """Choose the features of a private table that are worth their noise, and say what the choice cost."""
     from sordino.budget.steps import check_delta_against_n
+    from sordino.data.schema import Schema
     from sordino.data.splits import set_aside
     from sordino.training.run import Run
 
@@ -71,8 +75,6 @@ def select(
         raise typer.BadParameter("--private-bounds goes with cfs-greedy and cfs-ga")
     if private_bounds is not None and not private_bounds > 0:
         raise typer.BadParameter(f"--private-bounds is the ε of the bounds, above 0, not {private_bounds:g}")
-    if ledger is not None and out is not None:
-        raise typer.BadParameter("give --ledger to go on with one, or --out for a new one, not both")
     table = table_file(file, target, schema, public)
     check_delta_against_n(delta, table.n)
     _check(method, table.schema, size, share, trials)
@@ -80,12 +82,12 @@ def select(
     _check_room(method, table, account.now(), share, trials, private_bounds)
     parts = set_aside(table.read())
     # Last, so that what is refused leaves no folder behind.
-    folder = Run.create(out, "select").folder if ledger is None else None
-    spent = account.opened(folder)
+    run = Run.create(out, "select")
+    spent = account.opened(run.folder)
     chosen = _chosen(method, table.schema, parts, spent, size, share, trials, private_bounds)
-    answer = _answer(method, table.schema, chosen, spent)
-    if folder is not None:
-        Run(folder).write_json("selection.json", answer)
+    answer = _answer(method, chosen, spent, (run.folder / _SCHEMA).resolve())
+    run.write_json(_SCHEMA, Schema(chosen.columns, table.schema.target).to_json())
+    run.write_json("selection.json", answer)
     typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
 
 
@@ -137,10 +139,9 @@ def _chosen(
     from sordino.selection.features.selecting import Selection, goal, select_by_cfs, select_by_pafs
 
     if method is Method.RANDOM:
-        names = Attributes(schema).names
-        mask = random_subset(len(names), size or 0, np.random.default_rng())
-        picked = tuple(name for name, chosen in zip(names, mask, strict=True) if chosen)
-        return Selection(mask, picked, None, None, 0, "Drawn blindly: no record was looked at.")
+        attributes = Attributes(schema)
+        mask = random_subset(len(attributes.names), size or 0, np.random.default_rng())
+        return Selection.of(attributes, mask, "Drawn blindly: no record was looked at.")
     if method is Method.PAFS:
         return select_by_pafs(schema, parts, ledger, goal(ledger, share), trials)
     genetic = method is Method.CFS_GA
@@ -148,25 +149,24 @@ def _chosen(
     return select_by_cfs(schema, parts[0], ledger, within, genetic=genetic, size=size, bounds_epsilon=private_bounds)
 
 
-def _answer(method: Method, schema: "Schema", chosen: "Selection", ledger: "Ledger") -> dict[str, Any]:
-    from sordino.selection.features.attributes import Attributes
+def _answer(method: Method, chosen: "Selection", ledger: "Ledger", reduced: Path) -> dict[str, Any]:
+    from sordino.budget import Composed
 
-    cost = told(ledger)
     target = ledger.terms.target_epsilon or 0.0
-    spent = cost["epsilon_drawn"] if ledger.adaptive else cost["epsilon"]
-    owners = Attributes(schema).owners
-    touched = {schema.columns[owner].name for owner in owners[chosen.mask]}
+    # As the next command will be priced: by the filter, since what it does is chosen after this.
+    spent = ledger.epsilon_if(Composed(()))
     return {
         "method": method.value,
         "features": list(chosen.names),
-        "columns": [column.name for column in schema.columns if column.name in touched],
+        "columns": [column.name for column in chosen.columns],
+        "schema": str(reduced),
         "of_features": len(chosen.mask),
         "mask": chosen.mask.astype(int).tolist(),
         "merit": chosen.merit,
         "score": chosen.score,
         "trials": chosen.trials,
         "words": chosen.words,
-        **cost,
+        **told(ledger),
         "target_epsilon": target,
         "remaining": max(0.0, target - spent),
     }
@@ -180,5 +180,6 @@ def _in_words(answer: dict[str, Any]) -> str:
     if answer["score"] is not None:
         lines.append(f"validation accuracy {100 * answer['score']:.1f} %, with noise, of the best of those tried")
     lines += [answer["words"], ""]
-    left = f"left of the target {answer['target_epsilon']:g}: {answer['remaining']:.4g}"
-    return "\n".join([*lines, f"{in_words(answer)}; {left}", f"ledger: {answer['ledger']}"])
+    left = f"left of the target {answer['target_epsilon']:g} for what is chosen from here on: {answer['remaining']:.4g}"
+    ends = [f"their columns, to go on with: --schema {answer['schema']} --ledger {answer['ledger']}"]
+    return "\n".join([*lines, f"{in_words(answer)}; {left}", *ends])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import re
 import warnings
@@ -120,7 +121,12 @@ def _csv(data: bytes, path: Path, typed: bool = True) -> pd.DataFrame:
     content = text(data, path).lstrip("\r\n")
     if "\0" in content:
         raise DataError(f"{path} is not a readable CSV file: it is truncated, damaged or of another format")
-    header = None if _is_data(content.partition("\n")[0].rstrip().split(",")) else 0
+    first = content.partition("\n")[0].rstrip()
+    header = None if _is_data(first.split(",")) else 0
+    with reading(path, "CSV"):
+        names = [name.strip() for name in next(csv.reader([first], skipinitialspace=True), []) if name.strip()]
+    if header == 0 and len(set(names)) < len(names):  # pandas would rename the second, and nobody notice
+        raise DataError(f"{path}: two columns have the same name; rename one")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -63,7 +63,7 @@ class Schema:
         """From a JSON file, in the form of this module's first lines."""
         path = Path(path)
         with reading(path, "schema"):
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_named_once)
         return cls.from_json(document, path)
 
     @classmethod
@@ -172,6 +172,15 @@ def read_table(path: str | Path, schema: Schema) -> Split:
 def read_inputs(path: str | Path, columns: tuple[Column, ...]) -> pd.DataFrame:
     """The same of rows whose target is not known, or not asked for."""
     return _content(_cells(path, columns), columns, path)
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, in which a name that is there twice would silently mean its last."""
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"the schema has {name!r} twice; name each once")
+    return dict(pairs)
 
 
 def _cells(path: str | Path, columns: tuple[Column, ...], target: Column | None = None) -> pd.DataFrame:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from sordino.budget import Ledger
+from sordino.data.schema import Schema
 
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "columns": {
         "copy": {"categories": ["no", "yes"]},
         "noise": {"categories": ["a", "b", "c"]},
@@ -52,10 +53,10 @@ def test_words_with_numbers(sordino: Callable[..., Any], table: tuple[Path, Path
     assert "1. copy = " in outcome.out
     assert "1 of 3 columns depend on the target" in outcome.out  # all numbers fall into the first of ten bins
     assert "noise is not what hides it" in outcome.out
-    assert re.search(r"ε of the whole workflow: (1|0\.999\d) at δ=1e-05 \(pld\); left of the target 2: 1", outcome.out)
+    assert re.search(r"ε of the whole workflow: (1|0\.999\d) at δ=1e-05 \(pld\); left of the target 2 ", outcome.out)
     # Even unasked for there is a ledger, so that what was spent counts in the next command, too.
     [run] = (tmp_path / "runs").iterdir()
-    assert outcome.out.endswith(f"ledger: {run / 'ledger.json'}\n")
+    assert outcome.out.endswith(f"--schema {run / 'schema.json'} --ledger {run / 'ledger.json'}\n")
     assert [entry.what for entry in Ledger.open(run / "ledger.json").entries] == ["feature selection"]
 
 
@@ -70,14 +71,28 @@ def test_one_ledger_goes_through_several_commands(
     assert 0.49 < first["epsilon"] <= 0.5
     assert not first["adaptive"]
     assert json.loads((out / "selection.json").read_text()) == first
+    assert [column.name for column in Schema.read(first["schema"]).columns] == first["columns"]
     ledger = Ledger.open(out / "ledger.json")
     assert [entry.what for entry in ledger.entries] == ["bounds of columns", "feature selection"]
     assert {entry.part for entry in ledger.entries} == {"train"}
-    again = sordino(*wish(table, "--ledger", out, "--json")).json  # its folder will do
+    again = sordino(*wish(table, "--ledger", out, "--out", "next", "--json")).json  # its folder will do
+    assert json.loads(Path("next/selection.json").read_text()) == again
+    # What a next command may spend is what a filter leaves of the first, which is less than ε says of it alone.
+    assert first["remaining"] < 1.5
     assert again["adaptive"]
     assert again["epsilon"] == 2  # what a filter guarantees is its target
     assert 0.5 < again["epsilon_drawn"] < 2
     assert len(Ledger.open(out / "ledger.json").entries) == 3
+
+
+def test_bounds_that_were_paid_for_are_kept(sordino: Callable[..., Any], table: tuple[Path, Path]) -> None:
+    found = sordino(*wish(table, "--size", 6, "--private-bounds", 0.5, "--out", "run", "--json")).json
+    bounds = {column.name: column.bounds for column in Schema.read(found["schema"]).columns}["number"]
+    wide = SCHEMA["columns"]["number"]["bounds"]
+    assert bounds is not None
+    assert wide[0] <= bounds[0] < bounds[1] < wide[1]
+    after = sordino("advise", *wish(table)[1:-1], found["schema"], "--ledger", "run", "--carry-out", "--out", "model")
+    assert after.code == 0, after.err
 
 
 def test_pafs_charges_both_parts(sordino: Callable[..., Any], table: tuple[Path, Path], tmp_path: Path) -> None:
@@ -111,7 +126,6 @@ def test_a_random_subset_costs_nothing(sordino: Callable[..., Any], table: tuple
         (("--private-bounds", 0), "--private-bounds is the ε of the bounds"),
         (("--private-bounds", 5), "nothing is left for the tables"),
         (("--ledger", "absent.json"), "absent.json"),
-        (("--ledger", "a", "--out", "b"), "not both"),
         (("--target", "z"), "target"),
         (("--epsilon", 0), "ε"),
         (("--epsilon", 1e-12), "is below δ=1e-05"),

@@ -105,6 +105,18 @@ def test_a_schema_file_round_trips(tmp_path):
     assert SCHEMA.without_absent() == SCHEMA
 
 
+def test_a_schema_file_of_other_programs(tmp_path):
+    assert Schema.read(write(tmp_path, "\ufeff" + json.dumps(DOCUMENT), "schema.json")) == SCHEMA
+    twice = '{"columns": {"a": {"bounds": [0, 1]}, "a": {"bounds": [0, 9]}}, "target": {"y": {"bounds": [0, 1]}}}'
+    with pytest.raises(DataError, match="has 'a' twice"):
+        Schema.read(write(tmp_path, twice, "schema.json"))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    with pytest.raises(DataError, match="two columns have the same name"):
+        read_table(write(tmp_path, "a, b,a\n1,2,3\n", "table.csv"), SCHEMA)
+
+
 TARGET = {"y": {"bounds": [0, 1]}}
 
 

@@ -1,12 +1,14 @@
 """A selection of features within a share of a ledger's budget, from a private table to names of columns."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sordino.budget import Composed, Event, Gaussian, Ledger, calibration
 from sordino.budget.statement import printed
-from sordino.data import DataError, Split
+from sordino.data import Column, DataError, Split
 from sordino.data.schema import Schema
 from sordino.features.encoding import OneHot
 from sordino.mechanisms.bounds import bounds_event
@@ -32,6 +34,18 @@ class Selection:
     """Noisy validation accuracy."""
     trials: int
     words: str
+    columns: tuple[Column, ...]
+    """That the features are of, with the bounds that were paid for."""
+
+    @classmethod
+    def of(
+        cls, attributes: Attributes, mask: Mask, words: str, order: Sequence[int] | None = None, **known: Any
+    ) -> "Selection":
+        """These features, the most telling first if an order is given."""
+        places = np.flatnonzero(mask).tolist() if order is None else order
+        columns = tuple(attributes.schema.columns[owner] for owner in np.unique(attributes.owners[mask]))
+        names = tuple(attributes.names[place] for place in places)
+        return cls(mask, names, known.get("merit"), known.get("score"), known.get("trials", 0), words, columns)
 
 
 def goal(ledger: Ledger, share: float) -> float:
@@ -122,7 +136,7 @@ def select_by_cfs(
         order = greedy.order[: greedy.best_size if size is None else size].tolist()
         mask = np.isin(np.arange(len(found.names)), order)
     merit = float(merits(found, mask[None])[0])
-    return Selection(mask, tuple(attributes.names[i] for i in order), merit, None, 0, told.in_words())
+    return Selection.of(attributes, mask, told.in_words(), order, merit=merit)
 
 
 def select_by_pafs(
@@ -146,7 +160,6 @@ def select_by_pafs(
         most_trials=trials,
         breeding=breeding,
     )
-    names = tuple(name for name, chosen in zip(attributes.names, found.mask, strict=True) if chosen)
     deviation = plan.score_noise / len(parts[1])
     words = (
         f"{found.unique} subsets were tried, each trained at ε={printed(plan.epsilon_of_one, 3)} and scored with noise "
@@ -154,7 +167,7 @@ def select_by_pafs(
     )
     if deviation > _TELLING:
         words += " Noise dominates: scores this far apart are chance."
-    return Selection(found.mask, names, None, found.score, found.unique, words)
+    return Selection.of(attributes, found.mask, words, score=found.score, trials=found.unique)
 
 
 # Subsets seldom differ by more than a few points of accuracy.

@@ -117,10 +117,10 @@ def search(
             return _finished(run, question, ledger)
         hidden = question.method.hides_trials or not question.training.plan.private
         trials = (run.private if hidden and ledger is not None else run.folder) / "trials"
-        if ledger is not None:
-            _reserve(ledger, question, kept, run, trials)
-        trials.mkdir(exist_ok=True)
-        with (executor or InProcess()).at_work(material) as work:
+        with (executor or InProcess()).at_work(material) as work:  # before anything is paid: a cluster may not answer
+            if ledger is not None:
+                _reserve(ledger, question, kept, run, trials)
+            trials.mkdir(exist_ok=True)
             chosen = question.method.run(Search(question, ledger, kept, trials, work, on_finding))
         _release(run, question, chosen, [] if ledger is None else kept.entries(question))
         _forget(run)
