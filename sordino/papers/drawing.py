@@ -1,6 +1,7 @@
 """Figures of records, as PNG."""
 
 from pathlib import Path
+from textwrap import fill
 
 from sordino.papers.records import Record
 
@@ -35,5 +36,5 @@ def draw(record: Record, path: Path) -> None:
             axis.legend(fontsize=7.5)
     if alike:  # once, where it hides nothing
         figure.legend(*axes[0].get_legend_handles_labels(), fontsize=7.5, loc="outside right center")
-    figure.suptitle(record.title, fontsize=11)
+    figure.suptitle(fill(record.title, 60 * len(panels)), fontsize=11)
     figure.savefig(path)
