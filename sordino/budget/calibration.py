@@ -55,8 +55,14 @@ def noise_multiplier(
     # What σ adds to what is spent is near a power of σ; the whole price, once that is most of it, hardly moves.
     most = target_epsilon - spent
     slack = min(_SLACK * target_epsilon / most, 0.5)
+
+    def added(sigma: float) -> float:
+        whole = exact(event(sigma))
+        # A difference may round down to what is left: above the target is above it, by however little.
+        return whole - spent if whole <= target_epsilon else max(whole - spent, math.nextafter(most, math.inf))
+
     try:
-        return _solve(lambda sigma: exact(event(sigma)) - spent, most, start, slope, slack)
+        return _solve(added, most, start, slope, slack)
     except OutOfReach as refusal:
         raise OutOfReach(f"{refusal}: ε={spent:.4g} is spent already" if spent else str(refusal)) from None
 

@@ -153,6 +153,18 @@ def test_next_to_nothing_left_takes_much_noise_and_few_attempts(left):
     assert len(asked) < 30
 
 
+def test_what_rounds_to_the_target_is_not_within_it():
+    spent, target = 0.1, 0.3
+
+    def price_of(event):  # one bit above the target until σ is 5: less what is spent, both are the same
+        if event == Composed(()):
+            return spent
+        return math.nextafter(target, 1) if event.noise_multiplier < 5 else target
+
+    assert math.nextafter(target, 1) - spent == pytest.approx(target - spent, rel=1e-15)
+    assert noise_multiplier(Gaussian, target, 1e-5, price_of=price_of) >= 5
+
+
 def test_targets_out_of_reach():
     with pytest.raises(OutOfReach, match="nothing is left"):
         noise_multiplier(lambda s: Gaussian(s), 1.0, 1e-5, price_of=price(1e-5, before=Gaussian(1.0)))

@@ -58,6 +58,13 @@ def drop_a_row(file: Path) -> None:
     file.write_text("".join(lines[:6] + lines[7:]))
 
 
+def begin_with_one_of_two(sordino: Callable[..., Any], files: Path, command: str) -> None:
+    Ledger(2.0, 1e-4, path=files / "one.json")
+    Ledger(2.0, 1e-4, path=files / "other.json")
+    first = sordino(*asked(command, "--ledger", "one.json", "--out", "out"))
+    assert first.code == 0, first.err
+
+
 def state(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
@@ -97,10 +104,7 @@ def test_what_a_folder_holds_is_not_told_of_another_table(
     sordino: Callable[..., Any], files: Path, command: str
 ) -> None:
     """Also if the ledger lies elsewhere, and is the other table's own."""
-    Ledger(2.0, 1e-4, path=files / "one.json")
-    Ledger(2.0, 1e-4, path=files / "other.json")
-    first = sordino(*asked(command, "--ledger", "one.json", "--out", "out"))
-    assert first.code == 0, first.err
+    begin_with_one_of_two(sordino, files, command)
     shutil.copy(files / "table.csv", files / "kept.csv")
     drop_a_row(files / "table.csv")
     refused = sordino(*asked(command, "--ledger", "other.json", "--out", "out"))
@@ -116,10 +120,7 @@ def test_a_folder_keeps_to_the_ledger_that_it_began_with(
     sordino: Callable[..., Any], files: Path, command: str
 ) -> None:
     """Told beside another ledger, what it holds would seem to have cost nothing."""
-    Ledger(2.0, 1e-4, path=files / "one.json")
-    Ledger(2.0, 1e-4, path=files / "other.json")
-    first = sordino(*asked(command, "--ledger", "one.json", "--out", "out"))
-    assert first.code == 0, first.err
+    begin_with_one_of_two(sordino, files, command)
     before = state(files)
     refused = sordino(*asked(command, "--ledger", "other.json", "--out", "out"))
     assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1), refused.err

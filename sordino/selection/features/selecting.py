@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -39,13 +38,21 @@ class Selection:
 
     @classmethod
     def of(
-        cls, attributes: Attributes, mask: Mask, words: str, order: Sequence[int] | None = None, **known: Any
+        cls,
+        attributes: Attributes,
+        mask: Mask,
+        words: str,
+        order: Sequence[int] | None = None,
+        *,
+        merit: float | None = None,
+        score: float | None = None,
+        trials: int = 0,
     ) -> "Selection":
         """These features, the most telling first if an order is given."""
         places = np.flatnonzero(mask).tolist() if order is None else order
         columns = tuple(attributes.schema.columns[owner] for owner in np.unique(attributes.owners[mask]))
         names = tuple(attributes.names[place] for place in places)
-        return cls(mask, names, known.get("merit"), known.get("score"), known.get("trials", 0), words, columns)
+        return cls(mask, names, merit, score, trials, words, columns)
 
 
 def goal(ledger: Ledger, share: float) -> float:
