@@ -210,7 +210,7 @@ def _tuned_rate(experiment: Experiment, printed: Printed, epsilon: float, regime
     """The rate that does best with a middling number of features: on made-up rows if every look is counted."""
     if experiment.quick:
         return printed.rates[0]
-    where = _rehearsed if regime.counts_selection else _held_out
+    where = _rehearsed if regime.counts_selection else _held_out_at_random
 
     def once(rate: float, number: int) -> float:
         words = (
@@ -233,7 +233,7 @@ def _tuned_rate(experiment: Experiment, printed: Printed, epsilon: float, regime
     return best_rate(printed.rates, tried)[0]
 
 
-def _held_out(printed: Printed, number: int) -> "Arrays":
+def _held_out_at_random(printed: Printed, number: int) -> "Arrays":
     """Training records of the first split to train on and others to examine, by an exact selection."""
     table = benchmark(printed.table)
     x, y, _, _ = _arrays(table, greedy_orders(table, None, 1, generator_of(""))[0].subset(printed.sizes[2]))

@@ -48,7 +48,7 @@ def test_dp_sgd_has_the_same_phenomenon() -> None:
 def test_rates_are_chosen_on_both_classes_and_in_the_whole_workflow_on_no_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    x, _, held, labels = feature_sgd._held_out(feature_sgd._TABLE_2, 0)
+    x, _, held, labels = feature_sgd._held_out_at_random(feature_sgd._TABLE_2, 0)
     assert (x.shape, held.shape) == ((153, 20), (38, 20))
     assert 0.1 < labels.mean() < 0.5  # the published rows are sorted by class
     made_up = feature_sgd._rehearsed(feature_sgd._TABLE_2, 0)
