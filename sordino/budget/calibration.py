@@ -39,7 +39,10 @@ def noise_multiplier(
     exact = price_of or price(delta, relation)
     spent = exact(Composed(()))
     if spent >= target_epsilon:
-        raise OutOfReach(f"ε={spent:.4g} is spent already and the target is {target_epsilon:g}: nothing is left")
+        raise OutOfReach(
+            f"nothing is left of the target ε={target_epsilon:g}: what is spent already counts {spent:.4g} in whatever "
+            "is chosen from here on"
+        )
 
     def approximate(sigma: float) -> float:
         return pld.approximate_epsilon(event(sigma), delta, relation)

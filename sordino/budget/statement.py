@@ -48,7 +48,7 @@ def statement(
     ledger: "Ledger",
     *,
     unit: str = "one record",
-    tuning: str = "not counted: settings were fixed without looking at this data, or the search is not in this ledger",
+    tuning: str = "what of it read the data is listed above; anything else is not counted",
     notes: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The statement as plain JSON values; `as_text` makes a page of it."""

@@ -21,7 +21,7 @@ from sordino.cli.table_arguments import (
     Target,
     table_file,
 )
-from sordino.cli.table_ledger import TableLedger, in_words, told
+from sordino.cli.table_ledger import TableLedger, in_words, stated
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
@@ -146,7 +146,9 @@ def _carried_out(
     steps = Steps.advised(situation, table.schema, model)
     ledger = account.opened(out, steps.announcements())
     result = carry_out(steps, private, stand_in(table, public, situation.trained), ledger, out)
-    return situation, {"result": {"model": model, **result.to_json()}, **told(ledger)}
+    tuning = f"features by {result.why_these.split('.')[0]}; model and learning rate without the private records: free"
+    told = stated(ledger, out, tuning)
+    return situation, {"result": {"model": model, **result.to_json()}, **told, "run": str(out)}
 
 
 def _affordable(situation: "Situation", table: TableFile, ledger: "Ledger") -> tuple[float, str]:
@@ -205,11 +207,18 @@ def _print(found: dict[str, Any], situation: "Situation", as_json: bool) -> None
     typer.echo(json.dumps(answer, ensure_ascii=False, allow_nan=False) if as_json else _in_words(answer))
 
 
-def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
-    """As JSON has them: a noise without bounds in words."""
+def _finite(value: Any) -> Any:
+    """As JSON has it: what has no bounds in words."""
     from sordino.budget.statement import finite
 
-    return {name: finite(value) if isinstance(value, float) else value for name, value in numbers.items()}
+    match value:
+        case dict():
+            return {name: _finite(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_finite(each) for each in value]
+        case float():
+            return finite(value)
+    return value
 
 
 def _in_words(answer: dict[str, Any]) -> str:
@@ -227,5 +236,6 @@ def _in_words(answer: dict[str, Any]) -> str:
         f"Features by {result['why_these']}",
         f"accuracy {100 * result['accuracy']:.2f} % (noise ±{100 * result['noise_of_score']:.2g} %)",
         in_words(answer),
+        f"model and statement: {answer['run']}; ledger: {answer['ledger']}",
     ]
     return "\n".join(lines)

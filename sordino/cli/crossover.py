@@ -22,10 +22,9 @@ from sordino.cli.table_arguments import (
     Target,
     table_file,
 )
-from sordino.cli.table_ledger import TableLedger, in_words, told
+from sordino.cli.table_ledger import TableLedger, in_words, stated
 
 if TYPE_CHECKING:
-    from sordino.budget import Ledger
     from sordino.selection.measuring import Measured
     from sordino.selection.stand_ins import StandIn
     from sordino.selection.table_models import TableModel
@@ -127,7 +126,8 @@ def _privately(
     ledger = account.opened(out, plan.announcements())
     with progress_of("on the private table") as show:
         measured = measured_privately(plan, table.schema, parts, rates, ledger, out, show)
-    answer = _answer(measured, table, plan.models, budget, confidence, ledger)
+    tuning = "models were compared on the private records: counted above; learning rates come from other rows: free"
+    answer = _answer(measured, table, plan.models, budget, confidence, stated(ledger, out, tuning))
     _keep(answer, measured, out, confidence)
     return answer
 
@@ -160,7 +160,7 @@ def _answer(
     models: tuple["TableModel", ...],
     budget: tuple[float, float],
     confidence: float,
-    ledger: "Ledger | None",
+    told: dict[str, Any] | None,
 ) -> dict[str, Any]:
     from sordino.selection.crossover import crossovers, curve, winning_ranges
     from sordino.selection.crossover_plot import in_words as crossing_in_words
@@ -168,12 +168,12 @@ def _answer(
     curves = [curve(name, measured.epsilons, values) for name, values in measured.accuracies.items()]
     ranges = winning_ranges(curves)
     pairs = crossovers(measured.epsilons, measured.accuracies, confidence)
-    spent = {"epsilon": 0.0, "delta": budget[1], "accountant": None} if ledger is None else told(ledger)
+    spent = {"epsilon": 0.0, "delta": budget[1], "accountant": None} if told is None else told
     best = next((each for each in ranges if budget[0] <= each.high), ranges[-1])
     return {
         "n": table.n,
         "target_epsilon": budget[0],
-        "spent": ledger is not None,
+        "spent": told is not None,
         **spent,
         "parameters": {model.name: model.parameters(table.schema) for model in models},
         "best": best.model,

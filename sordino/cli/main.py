@@ -80,7 +80,9 @@ def run(arguments: list[str] | None = None) -> None:
         sys.exit(code)
     except TyperException as problem:
         _fail(problem.format_message())
-    except (ValueError, OSError, ArithmeticError) as problem:
+    except OSError as problem:
+        _fail(f"{problem.filename}: {problem.strerror}" if problem.filename and problem.strerror else str(problem))
+    except (ValueError, ArithmeticError) as problem:
         _fail(str(problem))
 
 
@@ -88,6 +90,8 @@ def _how_to_go_on(arguments: list[str]) -> str:
     match arguments:
         case ["train" | "resume", *_]:
             return "a run that was training is safe: `sordino resume` its folder to go on"
+        case ["advise" | "crossover", *rest] if not {"--carry-out", "--private"} & set(rest):
+            return "nothing was spent"
         case ["search" | "tune" | "advise" | "crossover" as command, *_]:
             return f"what was paid for is kept: the same `sordino {command}` with --out its folder goes on"
         case _:

@@ -159,7 +159,8 @@ def _in_words(result: dict[str, Any]) -> str:
     lines = [f"chosen: {result['in_words']} ({sizes})"]
     if result["diverged"]:
         lines.append("its training diverged, so there is no model: try smaller learning rates")
-    lines.append(f"accuracy on the validation records, noised: {100 * result['validation_accuracy']:.1f} %")
+    score, noise = 100 * result["validation_accuracy"], 100 * result["noise_of_score"]
+    lines.append(f"accuracy on the validation records: {score:.1f} % (noise ±{noise:.2g} %)")
     if result["test_accuracy"] is not None:
         lines.append(f"accuracy on the benchmark's public test records: {100 * result['test_accuracy']:.2f} %")
     lines.append(f"one training alone: ε={printed(result['epsilon_of_one_training'])}")

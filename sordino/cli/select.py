@@ -19,7 +19,7 @@ from sordino.cli.table_arguments import (
     Target,
     table_file,
 )
-from sordino.cli.table_ledger import TableLedger, in_words, told
+from sordino.cli.table_ledger import TableLedger, in_words, stated
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
@@ -85,7 +85,7 @@ def select(
     run = Run.create(out, "select")
     spent = account.opened(run.folder)
     chosen = _chosen(method, table.schema, parts, spent, size, share, trials, private_bounds)
-    answer = _answer(method, chosen, spent, (run.folder / _SCHEMA).resolve())
+    answer = _answer(method, chosen, spent, run.folder)
     run.write_json(_SCHEMA, Schema(chosen.columns, table.schema.target).to_json())
     run.write_json("selection.json", answer)
     typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
@@ -149,7 +149,7 @@ def _chosen(
     return select_by_cfs(schema, parts[0], ledger, within, genetic=genetic, size=size, bounds_epsilon=private_bounds)
 
 
-def _answer(method: Method, chosen: "Selection", ledger: "Ledger", reduced: Path) -> dict[str, Any]:
+def _answer(method: Method, chosen: "Selection", ledger: "Ledger", folder: Path) -> dict[str, Any]:
     from sordino.budget import Composed
 
     target = ledger.terms.target_epsilon or 0.0
@@ -159,14 +159,14 @@ def _answer(method: Method, chosen: "Selection", ledger: "Ledger", reduced: Path
         "method": method.value,
         "features": list(chosen.names),
         "columns": [column.name for column in chosen.columns],
-        "schema": str(reduced),
+        "schema": str((folder / _SCHEMA).resolve()),
         "of_features": len(chosen.mask),
         "mask": chosen.mask.astype(int).tolist(),
         "merit": chosen.merit,
-        "score": chosen.score,
+        "score": None if chosen.score is None else min(1.0, max(0.0, chosen.score)),
         "trials": chosen.trials,
         "words": chosen.words,
-        **told(ledger),
+        **stated(ledger, folder, f"features were chosen by {method.value}, which is counted above"),
         "target_epsilon": target,
         "remaining": max(0.0, target - spent),
     }

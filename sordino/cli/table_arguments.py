@@ -43,9 +43,11 @@ class TableFile:
     def read(self) -> "Split":
         """The private records."""
         from sordino.data import is_named, load
-        from sordino.data.schema import read_table
+        from sordino.data.schema import read_table, under
 
-        return load(self.name).train if is_named(self.name) else read_table(self.name, self.schema)
+        if is_named(self.name):
+            return under(load(self.name), self.schema).train
+        return read_table(self.name, self.schema)
 
 
 def table_file(file: str, target: str | None, schema: Path | None, public: Path | None) -> TableFile:
@@ -59,15 +61,11 @@ def table_file(file: str, target: str | None, schema: Path | None, public: Path 
 
     refuse_private_as_public(file, public)
     if is_named(file):
-        return _named(file, target)
+        return _named(file, target, schema)
     if target is None:
         raise typer.BadParameter("give --target, the column to predict")
     if schema is not None:
-        known = Schema.read(schema)
-        if known.target.name != target:
-            raise DataError(
-                f"{schema} has the target {known.target.name!r}, and --target says {target!r}: make them agree"
-            )
+        known = _read_for(schema, target)
     elif public is not None:
         known = Schema.inferred(public, target)
     else:
@@ -128,9 +126,20 @@ def _comparable(table: "DataFrame") -> "DataFrame":
     return table.apply(words)
 
 
-def _named(name: str, target: str | None) -> TableFile:
-    from sordino.data import load
+def _read_for(schema: Path, target: str | None) -> "Schema":
+    from sordino.data import DataError
     from sordino.data.schema import Schema
 
+    known = Schema.read(schema)
+    if target not in (None, known.target.name):
+        raise DataError(f"{schema} has the target {known.target.name!r}, and --target says {target!r}: make them agree")
+    return known
+
+
+def _named(name: str, target: str | None, schema: Path | None) -> TableFile:
+    from sordino.data import load
+    from sordino.data.schema import Schema, under
+
     dataset = load(name)
-    return TableFile(name, Schema.of(dataset.facts, target or "target"), len(dataset.train))
+    known = Schema.of(dataset.facts, target or "target") if schema is None else _read_for(schema, target)
+    return TableFile(name, known, len(under(dataset, known).train))

@@ -123,13 +123,22 @@ def told(ledger: "Ledger") -> dict[str, Any]:
     return {name: statement[name] for name in _TOLD} | {"adaptive": ledger.adaptive, "ledger": str(ledger.path)}
 
 
+def stated(ledger: "Ledger", folder: Path, tuning: str) -> dict[str, Any]:
+    """The same, once the folder has the privacy statement."""
+    from sordino.training.run import Run
+
+    Run(folder).write_statement(ledger.statement(unit="one row of the table", tuning=tuning))
+    return told(ledger)
+
+
 def in_words(answer: Mapping[str, Any]) -> str:
     """The last line of every command that spends."""
     from sordino.budget.statement import printed
 
     # Of events chosen along the way a filter guarantees the target, whatever was drawn of it.
-    drawn = f", of which {printed(answer['epsilon_drawn'])} is drawn" if answer["adaptive"] else ""
-    whole = f"{printed(answer['epsilon'])} at δ={answer['delta']:g} ({answer['accountant']}){drawn}"
+    epsilon, drawn = printed(answer["epsilon"]), printed(answer["epsilon_drawn"])
+    drawn = f", of which {drawn} is drawn" if answer["adaptive"] and drawn != epsilon else ""
+    whole = f"{epsilon} at δ={answer['delta']:g} ({answer['accountant']}){drawn}"
     if answer["seeded"]:
         return (
             f"nothing here is private: the seed is fixed, so the noise can be predicted (with secret noise, ε={whole})"
@@ -165,6 +174,11 @@ def _account_of(folder: Path, asked: Path | None) -> Path | None:
 
 def _same(one: Path, other: Path) -> bool:
     return one.resolve() == other.resolve()
+
+
+def holds_account(folder: Path) -> bool:
+    """Whether a command for tables has worked in this folder."""
+    return _binding(folder / "ledger.json").exists()
 
 
 def _binding(path: Path) -> Path:

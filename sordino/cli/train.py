@@ -41,16 +41,21 @@ def train(
     """Train a private model on a named dataset, within the budget."""
     from sordino.training.description import Request
 
+    if Path(dataset).suffix in (".csv", ".parquet"):
+        raise typer.BadParameter(
+            f"{dataset} is a table of your own: `sordino advise --carry-out`, `sordino tune` and `sordino search` "
+            "are for those"
+        )
     _train(Request(dataset, recipe, epsilon, delta, seed, canaries), out, as_json)
 
 
 def resume(run: RunFolder, as_json: Json = False) -> None:
     """Go on with a run that was interrupted."""
-    from sordino.selection.predicting import holds_advice
+    from sordino.cli.table_ledger import holds_account
     from sordino.selection.search.predicting import holds_search
     from sordino.training.description import request_of
 
-    if holds_search(run) or holds_advice(run):
+    if holds_search(run) or holds_account(run):
         raise typer.BadParameter(f"{run} holds a workflow: repeat its command with --out {run}, and it goes on")
     _train(request_of(run), run, as_json)
 

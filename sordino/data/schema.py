@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Ledger
-from sordino.data.dataset import Column, Facts, Split
+from sordino.data.dataset import Column, Dataset, Facts, Split
 from sordino.data.errors import DataError, reading
 from sordino.data.files import read_cells
 from sordino.mechanisms.bounds import private_bounds
@@ -155,6 +155,19 @@ class Schema:
         return replace(self, columns=tuple(columns))
 
 
+def under(dataset: Dataset, schema: Schema) -> Dataset:
+    """A named table with the columns of a schema alone, in its order and with its bounds: as a selection leaves it."""
+    known = {column.name: column for column in dataset.facts.columns or ()}
+    for column in schema.columns:
+        if column.name not in known or column.categories != known[column.name].categories:
+            raise DataError(f"the column {column.name!r} of the schema is none of {dataset.name}; correct the schema")
+    if (schema.target.categories, schema.target.bounds) != (dataset.facts.classes, dataset.facts.target_range):
+        raise DataError(f"the target of the schema is not that of {dataset.name}; correct the schema")
+    names = [column.name for column in schema.columns]
+    train, test = (Split(part.x[names], part.y) for part in (dataset.train, dataset.test))
+    return Dataset(dataset.name, replace(dataset.facts, columns=schema.columns, shape=(len(names),)), train, test)
+
+
 def read_table(path: str | Path, schema: Schema) -> Split:
     """The records of a .csv or .parquet file under a schema: x in the schema's order, y class indices or numbers.
 
@@ -223,7 +236,8 @@ def _check(column: Column) -> None:
         if not (isfinite(low) and low < high and isfinite(high - low)):
             raise DataError(f"the bounds of {name} must be two finite numbers, the lower one first; correct them")
     categories = column.categories or ()
-    if column.categories is not None and (not categories or len(set(categories)) < len(categories)):
+    different = {word.strip() for word in categories}  # as they are looked for in the cells
+    if column.categories is not None and (not categories or len(different) < len(categories)):
         raise DataError(f"the categories of {name} must be different words, at least one; correct them")
     if not set(column.absent) <= set(categories):
         raise DataError(f"{name} says that words are absent which are none of its categories; correct them")
@@ -281,8 +295,9 @@ def _inferred(name: str, cells: pd.Series[Any], where: object, is_target: bool) 
 
 
 def _words(cells: pd.Series[Any]) -> pd.Series[Any]:
-    """Each cell as text without surrounding blanks; what is missing stays missing."""
-    return cells.astype("string").str.strip()
+    """Each cell as text without surrounding blanks; what is missing stays missing, and the number 1.0 is the word 1."""
+    words = cells.astype("string").str.strip()
+    return words.str.removesuffix(".0") if cells.dtype.kind == "f" else words
 
 
 def _as_numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
@@ -301,9 +316,11 @@ def _numbers(cells: pd.Series[Any], name: str, where: object) -> NDArray[np.floa
 
 
 def _codes(cells: pd.Series[Any], column: Column, where: object) -> NDArray[np.int64]:
-    """The place of each cell among the categories."""
-    places = {word: place for place, word in enumerate(column.categories or ())}
-    codes = _words(cells).map(places).to_numpy(np.float64, na_value=np.nan)
+    """The place of each cell among the categories; a missing cell is the empty word, as in a CSV file."""
+    places = {word.strip(): place for place, word in enumerate(column.categories or ())}
+    if cells.dtype.kind == "f":
+        places = {word.removesuffix(".0"): place for word, place in places.items()}
+    codes = _words(cells).fillna("").map(places).to_numpy(np.float64, na_value=np.nan)
     _refuse_first(np.isnan(codes), column.name, where, f"none of the {len(places)} declared categories")
     return codes.astype(np.int64)
 

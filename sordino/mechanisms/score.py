@@ -1,5 +1,7 @@
 """The noised accuracy by which private candidates are compared."""
 
+from math import sqrt
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -7,6 +9,11 @@ from sordino.budget import Gaussian, Laplace
 from sordino.mechanisms.gaussian import gaussian_noise
 
 ScoreNoise = Laplace | Gaussian
+
+
+def deviation(noise: ScoreNoise) -> float:
+    """The standard deviation of this noise, in records."""
+    return noise.noise_multiplier * (sqrt(2) if isinstance(noise, Laplace) else 1.0)
 
 
 def noised_accuracy(correct: NDArray[np.bool_], noise: ScoreNoise, generator: np.random.Generator) -> float:

@@ -103,9 +103,9 @@ def _selection(s: Situation) -> Answer:
         "pafs_noise_factor_100_subsets": sqrt(100),
     }
     question = "Are features selected?"
-    if s.public_records:
-        numbers = {key: value for key, value in numbers.items() if key.startswith("pafs")}
-        return Answer(question, "Yes, by CFS-Greedy or PAFS on the public records: free.", numbers, 0.0)
+    if s.selects_freely:
+        numbers = {"all_pay_from_epsilon": s.all_pay_from}
+        return Answer(question, "Yes, by CFS-Greedy on the public records: free.", numbers, 0.0)
     pafs = "PAFS would train once for each subset it tries: 100 of them make the noise of each 10 times as large."
     if ratio == inf:
         return Answer(question, "No: there are no pairs of columns to tell tables of, or too large ones.", numbers, 0.0)

@@ -20,9 +20,10 @@ from sordino.mechanisms.streams import Streams, secret_from_seed
 from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.merit import Mask, cfs_greedy
 from sordino.selection.features.private import private_uncertainties, tables_plan
+from sordino.selection.features.uncertainty import exact_uncertainties
 from sordino.selection.keyed_steps import KeyedSteps, keyed_steps, table_arrays
 from sordino.selection.situation import Situation
-from sordino.selection.stand_ins import StandIn
+from sordino.selection.stand_ins import PublicRows, StandIn
 from sordino.selection.table_models import MODELS, BinnedLogisticModel, PricedPlan, TableModel, classes_of, touched
 from sordino.training import Run, RunError
 
@@ -47,6 +48,8 @@ class Steps:
     n: int
     """Records to train on."""
     score_noise: float
+    selects_freely: bool = False
+    """Features are selected on public rows."""
 
     @classmethod
     def advised(cls, situation: Situation, schema: Schema, model: str) -> Steps:
@@ -59,7 +62,8 @@ class Steps:
         n, shown = situation.trained, chosen.columns(schema)
         training = chosen.plan(schema, n, situation.epsilon, situation.delta, before)
         kept = tuple(column for column in shown if column in situation.kept) or shown
-        return cls(schema, chosen, selection, tuple(column.name for column in kept), training, n, score)
+        names = tuple(column.name for column in kept)
+        return cls(schema, chosen, selection, names, training, n, score, situation.selects_freely)
 
     def announcements(self) -> list[tuple[Event, str, str]]:
         selection: list[tuple[Event, str, str]] = []
@@ -106,7 +110,8 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
     """Select features, train on the part train, score once on the part validation; a killed one goes on in its folder.
 
     Guarantee: at most the announced events: one Gaussian release of pair tables and the training's plan on "train", one
-    noisy count on "validation". Learning rates come from the stand-in and the selection, features from the selection.
+    noisy count on "validation". Learning rates come from the stand-in and the selection, features from the selection or
+    from the stand-in's public rows.
     """
     train, validation = set_aside(table)
     if len(train) != steps.n:
@@ -118,7 +123,7 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
     with keyed_steps(run, ledger, steps, data, [outcome]) as keyed:
         if outcome.exists():
             _check_finished(steps, run)
-        chosen = _selected(steps, train, keyed)
+        chosen = _selected(steps, train, stand_in, keyed)
         if outcome.exists():
             keyed.known(score, charge)
             return CarriedOut.read(outcome)
@@ -154,8 +159,8 @@ def _check_finished(steps: Steps, run: Run) -> None:
         raise RunError(f"{run.folder} holds a finished workflow of another model or schema: choose another folder")
 
 
-def _selected(steps: Steps, train: Split, keyed: KeyedSteps) -> dict[str, Any]:
-    """A mask over the model's encoded features: by private CFS, or by what public facts say of the columns."""
+def _selected(steps: Steps, train: Split, stand_in: StandIn, keyed: KeyedSteps) -> dict[str, Any]:
+    """A mask over the model's encoded features: by private CFS, by CFS on public rows, or by public facts alone."""
     shown = steps.model.columns(steps.schema)
     attributes = Attributes(Schema(shown, steps.schema.target))
     if steps.selection_noise is not None and len(shown) > 1:
@@ -168,8 +173,12 @@ def _selected(steps: Steps, train: Split, keyed: KeyedSteps) -> dict[str, Any]:
 
         charge = Planned(plan.event, _SELECTION, "train")
         return keyed.values(keyed.run.folder / _FEATURES, charge, draw)
-    mask = np.array([shown[owner].name in steps.kept for owner in attributes.owners])
-    why = "public facts: columns whose weights, if strong, stand above the noise, or all where most do"
+    if steps.selects_freely and isinstance(stand_in, PublicRows) and len(shown) > 1:
+        order = cfs_greedy(exact_uncertainties(attributes, stand_in.rows))
+        mask, why = order.subset(order.best_size), f"CFS-Greedy on {len(stand_in.rows):,} public rows: free."
+    else:
+        mask = np.array([shown[owner].name in steps.kept for owner in attributes.owners])
+        why = "public facts: columns whose weights, if strong, stand above the noise, or all where most do"
     chosen = _described(steps, attributes, mask, why)
     keyed.run.write_json(_FEATURES, chosen)
     return chosen

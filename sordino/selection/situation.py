@@ -108,6 +108,11 @@ class Situation:
         needed = self.epsilon < self.all_pay_from
         return needed and not self.public_records and self.tables_noise[2] <= LARGEST_NOISE_SHARE
 
+    @property
+    def selects_freely(self) -> bool:
+        """Whether features are selected on public records."""
+        return bool(self.public_records) and self.epsilon < self.all_pay_from and len(self.columns) > 1
+
     @cached_property
     def tables_noise(self) -> tuple[float, float, float]:
         """Noise on a count of a table with the target, what an even cell counts, and their ratio; ∞ without columns."""

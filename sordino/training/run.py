@@ -15,6 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from sordino.budget.ledger_file import write_durably
+from sordino.budget.statement import as_text
 
 _FACTS = "sordino"
 _DESCRIPTION = "run.json"
@@ -111,6 +112,11 @@ class Run:
 
     def write_text(self, name: str, content: str) -> None:
         write_durably(self.folder / name, content.encode())
+
+    def write_statement(self, statement: Mapping[str, Any]) -> None:
+        """For programs and for people."""
+        self.write_json("statement.json", statement)
+        self.write_text("statement.txt", as_text(statement))
 
     def write_tensors(self, path: Path, tensors: dict[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Weights with a few facts, in one text: several would be kept in no fixed order, and bytes should repeat."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.budget import Composed, Event, Ledger, Repeated, cost
-from sordino.budget.statement import as_text, printed
+from sordino.budget.statement import printed
 from sordino.budget.steps import steps_for
 from sordino.data import DataError, Dataset, load
 from sordino.data.catalogue import definition
@@ -212,8 +212,7 @@ def _finish(
         "metrics.json",
         {"test_accuracy": accuracy, "n_test": len(dataset.test), "test_set": "public", "canaries": request.canaries},
     )
-    run.write_json("statement.json", statement)
-    run.write_text("statement.txt", as_text(statement))
+    run.write_statement(statement)
     replace(begun, status="finished", statement=words).write(run)
     shown = {}
     if isinstance(plan, WeightDistributionPlan):

@@ -90,6 +90,21 @@ def test_public_data_makes_choices_free(advise: Callable[..., Any], files: Path)
     assert found["Is there public data like the private?"]["numbers"]["public_records"] == 300
 
 
+def test_features_are_selected_on_public_rows_as_it_says(
+    advise: Callable[..., Any], files: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    found = advise("--public", files / "public.csv", "--carry-out", "--out", out, "--json")
+    assert answers(found)["Are features selected?"]["answer"].startswith("Yes, by CFS-Greedy on the public records")
+    result = found.json["result"]
+    assert result["why_these"] == "CFS-Greedy on 300 public rows: free."
+    assert "age" in result["features"]
+    assert len(result["features"]) < 303
+    assert [entry.what for entry in Ledger.open(out / "ledger.json").entries] == ["training", "final score"]
+    again = advise("--public", files / "public.csv", "--carry-out", "--out", out, "--json")
+    assert again.json == found.json
+
+
 def test_carried_out_in_one_ledger_and_goes_on(
     advise: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

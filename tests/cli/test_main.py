@@ -15,8 +15,10 @@ from sordino.cli import main, plan
         ("resume", "`sordino resume` its folder"),
         ("tune", "the same `sordino tune` with --out"),
         ("search", "the same `sordino search` with --out"),
-        ("advise", "the same `sordino advise` with --out"),
-        ("crossover", "the same `sordino crossover` with --out"),
+        ("advise --carry-out", "the same `sordino advise` with --out"),
+        ("crossover --private", "the same `sordino crossover` with --out"),
+        ("advise", "nothing was spent"),
+        ("crossover", "nothing was spent"),
         ("select", "in the ledger"),
     ],
 )
@@ -24,7 +26,7 @@ def test_whoever_stops_a_command_is_told_how_to_go_on(
     sordino: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, command: str, says: str
 ) -> None:
     monkeypatch.setattr(main, "app", lambda **_: 130)
-    outcome = sordino(command, "digits")
+    outcome = sordino(*command.split(), "digits")
     assert (outcome.code, outcome.err.count("\n")) == (130, 1)
     assert says in outcome.err
     assert ("resume" in outcome.err) == (command in ("train", "resume"))

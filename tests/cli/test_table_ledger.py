@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from sordino.budget import Gaussian, Ledger
+from sordino.budget.statement import printed
 from sordino.cli.table_ledger import TableLedger, in_words, told
 from sordino.data.splits import number_set_aside, shuffled
 
@@ -221,6 +222,46 @@ def test_noise_that_can_be_predicted_is_not_called_private(sordino: Callable[...
     fresh = sordino(*asked("tune", "--out", "fresh", "--json")).json
     assert fresh["seeded"] is False
     assert in_words(fresh).startswith("ε of the whole workflow: ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_whatever_spends_leaves_a_statement(sordino: Callable[..., Any], files: Path, command: str) -> None:
+    answer = sordino(*asked(command, "--out", "out", "--json")).json
+    statement = json.loads((files / "out" / "statement.json").read_text())
+    assert statement["epsilon"] == answer["epsilon"]
+    assert statement["unit"] == "one row of the table"
+    assert statement["entries"]
+    assert f"(ε={printed(answer['epsilon'])}" in (files / "out" / "statement.txt").read_text()
+    assert "listed above" in sordino("ledger", "out").out  # what a search read, not that none was
+    refused = sordino("resume", "out")
+    assert (refused.code, "repeat its command with --out out" in refused.err) == (2, True)
+
+
+def test_a_selection_of_a_named_table_goes_on(sordino: Callable[..., Any], files: Path) -> None:
+    budget = ("--epsilon", 4, "--delta", 1e-4)
+    chosen = sordino("select", "breast-cancer", *budget, "--size", 3, "--out", "selected", "--json").json
+    on = ("--schema", chosen["schema"], "--ledger", chosen["ledger"])
+    found = sordino("tune", "breast-cancer", *budget, *QUICK, *on, "--out", "out", "--json").json
+    columns = json.loads(Path(chosen["schema"]).read_text())["columns"]
+    width = sum(len(domain.get("categories", [0])) for domain in columns.values())
+    assert found["parameters"] == 2 * (width + 1)
+    advice = sordino("advise", "breast-cancer", *budget, "--schema", chosen["schema"], "--json").json
+    assert advice["answers"][3]["numbers"]["kept"] == list(columns)
+    for document, words in (
+        ({"columns": {"age": {"bounds": [0, 1]}}, "target": {"target": {"categories": ["a", "b"]}}}, "none of breast"),
+        ({"columns": columns, "target": {"target": {"categories": ["a", "b"]}}}, "not that of breast-cancer"),
+    ):
+        (files / "other.json").write_text(json.dumps(document))
+        for command in ("tune", "advise"):
+            refused = sordino(command, "breast-cancer", *budget, "--schema", "other.json")
+            assert (refused.code, words in refused.err) == (2, True), refused.err
+
+
+def test_a_place_that_cannot_be_written_to_is_named(sordino: Callable[..., Any], files: Path) -> None:
+    refused = sordino(*asked("select", "--out", "/proc/out"))
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert refused.err.startswith("sordino: /proc/out")
+    assert "Errno" not in refused.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -147,6 +147,11 @@ def test_wrong_examples_get_one_line(
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
 
 
+def test_a_table_is_sent_to_the_commands_for_tables(sordino: Callable[..., Any]) -> None:
+    refused = sordino("train", "my.csv", "--epsilon", 1, "--delta", 1e-5)
+    assert (refused.code, "`sordino tune`" in refused.err, refused.err.count("\n")) == (2, True, 1)
+
+
 def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path) -> None:
     arguments = ["train", "digits", "--epsilon", "3", "--delta", "1e-4", "--out", "run"]
     command = [sys.executable, "-c", "from sordino.cli.main import run; run()"]

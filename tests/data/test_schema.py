@@ -80,6 +80,19 @@ def test_what_does_not_fit_is_named_by_its_place(tmp_path, text, said):
     assert raised.value.__cause__ is None
 
 
+@pytest.mark.parametrize("words", [("", "1", "2"), ("", "1.0", "2.0"), ("", " 1", "2 ")])
+def test_words_are_the_same_in_every_format(tmp_path, words):
+    """Whole numbers become floats in a column with gaps, a gap is the empty word, and blanks around a word are none."""
+    schema = Schema((Column("a", categories=words),), Column("t", categories=("0", "1")))
+    frame = pd.DataFrame({"a": [1.0, None, 2.0], "t": [0.0, 1.0, 1.0]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    found = read_table(tmp_path / "a.parquet", schema)
+    assert (found.x["a"].cat.codes.tolist(), found.y.tolist()) == ([1, 0, 2], [0, 1, 1])
+    inferred = Schema.inferred(write(tmp_path, "a,t\n0.5,0\n1,1\n"), "t")
+    frame.assign(a=[0.5, 1.0, 1.0]).to_parquet(tmp_path / "public.parquet")
+    assert Schema.inferred(tmp_path / "public.parquet", "t") == inferred
+
+
 def test_cells_of_a_wrong_kind_in_parquet(tmp_path):
     good = pd.DataFrame({"age": [30.0], "work": ["self"], "income": [">50K"]})
     for wrong in ({"age": pd.to_datetime(["2020-01-01"])}, {"age": [[1, 2]]}, {"work": [None]}):

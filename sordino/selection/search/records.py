@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from sordino.data import DataError, Dataset, Facts, is_named, load
-from sordino.data.schema import Schema, read_table
+from sordino.data.schema import Schema, read_table, under
 from sordino.data.splits import set_aside
 from sordino.features.encoding import OneHot, Scaled
 from sordino.features.feature import Feature, as_array
@@ -54,21 +54,24 @@ def check_source(source: str) -> None:
 
 def _dataset(source: str, schema: Schema | None, target: str | None) -> Dataset:
     if is_named(source):
-        if schema is not None:
-            raise DataError(f"{source} is a named dataset, whose schema is known: leave out --schema")
-        return load(source)
+        _check_target(schema, target)
+        return load(source) if schema is None else under(load(source), schema)
     check_source(source)
     if schema is None:
         raise DataError(
             "a table of your own needs the public domains of its columns: give --schema, or --target and a public "
             "table with --public to infer them from"
         )
-    if target is not None and target != schema.target.name:
+    _check_target(schema, target)
+    rows = read_table(source, schema)
+    return Dataset(Path(source).name, schema.facts(len(rows), source), rows, rows.take(np.arange(0)))
+
+
+def _check_target(schema: Schema | None, target: str | None) -> None:
+    if schema is not None and target not in (None, schema.target.name):
         raise DataError(
             f"the schema's target is {schema.target.name!r}, not {target!r}; correct --target or the schema"
         )
-    rows = read_table(source, schema)
-    return Dataset(Path(source).name, schema.facts(len(rows), source), rows, rows.take(np.arange(0)))
 
 
 def feature_of(facts: Facts, name: str) -> Feature:

@@ -9,11 +9,10 @@ from typing import Any, Generic
 from sordino.budget import BudgetExceeded, Event, Gaussian, Laplace, Ledger, Repeated, calibration
 from sordino.budget.events import composed, describe, from_json, to_json
 from sordino.budget.selection import claimed_random_search
-from sordino.budget.statement import as_text
 from sordino.budget.steps import check_delta_against_n, steps_for
 from sordino.data import Facts
 from sordino.data.samplers import PoissonSampler
-from sordino.mechanisms.score import ScoreNoise
+from sordino.mechanisms.score import ScoreNoise, deviation
 from sordino.selection.search.candidates import Finding, TrialTraining, right
 from sordino.selection.search.executors import Executor
 from sordino.selection.search.genetic import GeneticSearch
@@ -159,7 +158,7 @@ def search_within(
     except BudgetExceeded:  # nothing was drawn: a cheaper search may have the folder
         (run.folder / WORKFLOW).unlink(missing_ok=True)
         raise
-    return _stated(run, wish, records, ledger, plan, found, public)
+    return _stated(run, wish, records, ledger, agreed, found, public)
 
 
 def calibrated(ledger: Ledger, method: Method, n: int, settings: Settings) -> tuple[Plan, ScoreNoise]:
@@ -214,12 +213,12 @@ def _on_public(
 
 
 def _stated(
-    run: Run, wish: Wish[C], records: Records, ledger: Ledger, plan: Plan, found: Finding, public: Records | None
+    run: Run, wish: Wish[C], records: Records, ledger: Ledger, agreed: Settled, found: Finding, public: Records | None
 ) -> dict[str, Any]:
+    plan = agreed.plan
     where = f"on {public.name}, taken to be public: free" if public else "on the private records: counted above"
     statement = ledger.statement(unit=records.facts.protected, tuning=f"the search was done {where}")
-    run.write_json("statement.json", statement)
-    run.write_text("statement.txt", as_text(statement))
+    run.write_statement(statement)
     accuracy = None
     if records.test is not None and not found.diverged:
         accuracy = float(right(found.candidate, run, records.test).mean())
@@ -229,6 +228,7 @@ def _stated(
         "candidate": found.candidate.to_json(),
         "in_words": str(found.candidate),
         "validation_accuracy": min(1.0, max(0.0, found.score)),
+        "noise_of_score": deviation(agreed.noise) / len(records.material.validation_y),
         "test_accuracy": accuracy,
         "diverged": found.diverged,
         "parameters": found.parameters,
