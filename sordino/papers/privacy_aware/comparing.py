@@ -102,11 +102,12 @@ def crossing(simple: Scored, complex_: Scored, names: tuple[str, str] = ("the si
         shown = f"{names[1]} is ahead from ε={budgets[0]:g} on"
     else:
         shown = (
-            f"that {names[0]} is ahead at first {'shows' if ahead else 'does not show'}, that {names[1]} overtakes "
+            f"that {names[0]} is ahead below it {'shows' if ahead else 'does not show'}, that {names[1]} overtakes "
             f"{'shows' if overtaken else 'does not'}"
         )
     ends = " to ".join(_crossing_at(end) for end in (found.low, found.high))
-    return f"crossover at ε of {_crossing_at(found.epsilon)} ({LEVEL:.0%} interval {ends}): {shown}"
+    more = f"; the means cross {found.crossings} times, and this is the last" if found.crossings > 1 else ""
+    return f"crossover at ε of {_crossing_at(found.epsilon)} ({LEVEL:.0%} interval {ends}): {shown}{more}"
 
 
 def _crossing_at(epsilon: float) -> str:

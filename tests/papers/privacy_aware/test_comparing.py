@@ -102,12 +102,13 @@ def test_crossovers_are_judged_by_their_intervals() -> None:
         return crossing(_scored(spread, *simple), _scored(spread, *means))
 
     assert said(1e-3, late).startswith("crossover at ε of 32 (95% interval 3")
-    assert said(1e-3, late).endswith("is ahead at first shows, that the complex overtakes shows")
+    assert said(1e-3, late).endswith("is ahead below it shows, that the complex overtakes shows")
     assert said(1e-3, never).endswith("at ε of ∞ (95% interval ∞ to ∞): the simple network is ahead even at ε=100")
     assert said(1e-3, always).endswith("at ε of 0 (95% interval 0 to 0): the complex is ahead from ε=1 on")
+    assert said(1e-3, (0.6, 0.5, 0.8)).endswith("shows; the means cross 2 times, and this is the last")
     # The same means, too uncertain for a verdict.
     assert said(0.5, late).startswith("crossover at ε of 32 (95% interval 0 to ∞)")
-    assert said(0.5, late).endswith("is ahead at first does not show, that the complex overtakes does not")
+    assert said(0.5, late).endswith("is ahead below it does not show, that the complex overtakes does not")
     assert crossing({1.0: [0.5]}, {1.0: [0.6]}) == "one seed has no interval"
 
 
