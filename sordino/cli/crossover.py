@@ -104,14 +104,15 @@ def _privately(
 
     parts = set_aside(table.read())
     n, budget = len(parts[0]), (account.epsilon, account.delta)
-    kept = out / "measurement.json"
+    kept, schema = out / "measurement.json", table.schema.to_json()
     if kept.exists():
         document, rates = _read(kept)
         plan = PrivatePlan.from_json(document, table.schema, account.delta)
         sizes = {name: len(each) for name, each in rates.items()}
         if plan.n != n or sizes != {model.name: len(plan.epsilons) for model in plan.models}:
             raise _unreadable(kept)
-        if (plan.models, len(plan.epsilons), plan.repeats) != (models, points, repeats):
+        settings = (plan.models, len(plan.epsilons), plan.repeats, document.get("schema"))
+        if settings != (models, points, repeats, schema):
             raise ValueError(f"{out} holds a measurement with other settings: give the same, or another --out")
     else:
         plan = PrivatePlan.calibrated(models, table.schema, n, points, repeats, account.now(), account.epsilon)
@@ -121,7 +122,8 @@ def _privately(
             ).learning_rates
         account.bind(out)
         # Before the ledger knows of it: a plan that was announced and then forgotten would count all the same.
-        document = plan.to_json() | {"learning_rates": {name: list(each) for name, each in rates.items()}}
+        settled = {"learning_rates": {name: list(each) for name, each in rates.items()}, "schema": schema}
+        document = plan.to_json() | settled
         Run(out).write_json(kept.name, document)
     ledger = account.opened(out, plan.announcements())
     with progress_of("on the private table") as show:

@@ -31,7 +31,7 @@ def tune(
     target: Target = None,
     schema: SchemaFile = None,
     hidden: Annotated[str, typer.Option(help="Widths of the hidden layers; empty: a linear model.")] = "",
-    learning_rates: Annotated[str, typer.Option(help="To choose from.")] = "0.25,0.5,1,2,4",
+    learning_rates: Annotated[str, typer.Option(help="To choose from, each divided by the clip.")] = "0.25,0.5,1,2,4",
     clips: Annotated[str, typer.Option(help="L2 clips to choose from.")] = "0.1,1",
     mean_trials: MeanTrials = 5.0,
     epochs: Epochs = 20.0,

@@ -58,8 +58,8 @@ def test_tuning_with_a_public_table_costs_one_training(sordino, table, tmp_path)
         *("--learning-rates", "0.5,1", "--clips", "1"),
     )
     assert told.code == 0, told.err
-    assert "linear, learning rate 0.5: " in told.err
-    assert "linear, learning rate 1: " in told.err
+    assert "linear, learning rate 0.5, clip 1: " in told.err
+    assert "linear, learning rate 1, clip 1: " in told.err
     assert told.json["candidate"]["layers"] == []
     assert told.json["epsilon"] == pytest.approx(told.json["epsilon_of_one_training"], rel=1e-2)
 

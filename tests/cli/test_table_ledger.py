@@ -237,6 +237,19 @@ def test_whatever_spends_leaves_a_statement(sordino: Callable[..., Any], files: 
     assert (refused.code, "repeat its command with --out out" in refused.err) == (2, True)
 
 
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "select"])
+def test_a_folder_is_of_one_schema(sordino: Callable[..., Any], files: Path, command: str) -> None:
+    """What it holds was found under that one, also where it is finished and only told again."""
+    assert sordino(*asked(command, "--out", "out")).code == 0
+    before = state(files)
+    narrow = SCHEMA | {"columns": {**SCHEMA["columns"], "age": {"bounds": [0, 50]}}}
+    (files / "schema.json").write_text(json.dumps(narrow))
+    refused = sordino(*asked(command, "--out", "out"))
+    assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1), refused.err
+    (files / "schema.json").write_text(json.dumps(SCHEMA))
+    assert state(files) == before
+
+
 def test_a_selection_of_a_named_table_goes_on(sordino: Callable[..., Any], files: Path) -> None:
     budget = ("--epsilon", 4, "--delta", 1e-4)
     chosen = sordino("select", "breast-cancer", *budget, "--size", 3, "--out", "selected", "--json").json

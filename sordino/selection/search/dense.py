@@ -67,7 +67,8 @@ class Dense:
         return cls(tuple(layers), **facts)
 
     def __str__(self) -> str:
-        return f"{' → '.join(map(str, self.layers)) or 'linear'}, learning rate {self.learning_rate:g}"
+        clip = "" if self.l2_clip is None else f", clip {self.l2_clip:g}"
+        return f"{' → '.join(map(str, self.layers)) or 'linear'}, learning rate {self.learning_rate:g}{clip}"
 
 
 @dataclass(frozen=True)

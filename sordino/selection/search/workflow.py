@@ -107,8 +107,9 @@ def settled(
     material = records.material
     begun = None if run is None else Settled.read(run)
     asked = {"records": records.name, "public": public.name if public else None, "seed": seed, **wish.to_json()}
-    if run is not None and begun is not None and begun.asked != asked:
-        raise RunError(f"{run.folder} holds a search with other settings: choose another folder with --out")
+    now = (asked, records.facts.columns)
+    if run is not None and begun is not None and (begun.asked, begun.facts.columns) != now:
+        raise RunError(f"{run.folder} holds a search with other settings or another schema: choose another --out")
     if begun is not None:
         return begun
     if run is not None and (run.started or run.model.exists()):

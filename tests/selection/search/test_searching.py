@@ -279,7 +279,7 @@ def test_a_linear_model_and_clips_of_their_own(tmp_path, material) -> None:
     training = TrialTraining(Plan(PoissonSampler(60, 20), 1.0, 4.0, 4))
     assert training.plan_of(linear).l2_clip == 0.2
     assert training.plan_of(linear).event == training.plan.event
-    assert str(linear) == "linear, learning rate 0.5"
+    assert str(linear) == "linear, learning rate 0.5, clip 0.2"
     assert sum(p.numel() for p in linear.build((5,), 2).parameters()) == 12
 
 

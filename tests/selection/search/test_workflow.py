@@ -122,7 +122,7 @@ def test_records_of_a_table_and_of_named_datasets(tmp_path: Path) -> None:
         ({"source": "nowhere.csv"}, "neither a file nor"),
         ({"source": str(table)}, "--schema"),
         ({"source": str(table), "schema": schema, "target": "age"}, "target"),
-        ({"source": "digits", "schema": schema}, "leave out"),
+        ({"source": "digits", "schema": schema}, "none of digits"),
     ]:
         source = wrong.pop("source")
         with pytest.raises(DataError, match=message):
