@@ -153,6 +153,7 @@ def _answer(method: Method, chosen: "Selection", ledger: "Ledger", folder: Path)
     from sordino.budget import Composed
 
     target = ledger.terms.target_epsilon or 0.0
+    how = chosen.words if method is Method.RANDOM else "On the private records: counted above."
     # As the next command will be priced: by the filter, since what it does is chosen after this.
     spent = ledger.epsilon_if(Composed(()))
     return {
@@ -166,7 +167,7 @@ def _answer(method: Method, chosen: "Selection", ledger: "Ledger", folder: Path)
         "score": None if chosen.score is None else min(1.0, max(0.0, chosen.score)),
         "trials": chosen.trials,
         "words": chosen.words,
-        **stated(ledger, folder, f"features were chosen by {method.value}, which is counted above"),
+        **stated(ledger, folder, f"features were chosen by {method.value}. {how}"),
         "target_epsilon": target,
         "remaining": max(0.0, target - spent),
     }
