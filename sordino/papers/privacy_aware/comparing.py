@@ -41,6 +41,9 @@ NOT_PRIVATE_PCA = "Principal components are of the training records without nois
 POOLING = "PAW's 64 inputs of MNIST and Fashion-MNIST are not described; ours are means of an 8×8 grid, which are free"
 DROPOUT = "Without PAW's dropout (rates of 0.2 in its FCNs and 0.3 in its CNNs)"
 
+_ROUNDING = 1e-9
+"""The mean of equal scores may round above them, and no score is so near another."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -69,7 +72,7 @@ class Interval:
 
     def exceeds(self, value: float) -> bool:
         """Whether all of it, or of one seed the mean, lies above the value."""
-        return self.mean - (self.half or 0.0) > value
+        return self.mean - (self.half or 0.0) > value + _ROUNDING
 
     def beside(self, other: "Interval") -> str:
         """In words, whether the two overlap, whichever lies above."""

@@ -24,6 +24,8 @@ def test_an_interval_is_students() -> None:
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
     assert (found.mean - float(found.half or 0), found.mean + float(found.half or 0)) == pytest.approx((low, high))
     assert Interval.of([0.5]) == Interval(0.5, None)
+    assert not Interval.of([0.1 + 0.2] * 3).exceeds(0.3)  # the same number, rounded otherwise
+    assert Interval.of([0.1 + 0.2] * 3).exceeds(0.29)
 
 
 def test_one_lies_above_another_only_if_they_do_not_overlap() -> None:
