@@ -37,9 +37,13 @@ bench-convex: .venv-bench-convex/.installed
 
 .venv-bench-convex/.installed: pyproject.toml constraints.txt benchmarks/diffprivlib.txt
 	$(PYTHON) -m venv .venv-bench-convex
-	grep -v '^scikit-learn==' constraints.txt > .venv-bench-convex/constraints.txt
+	grep -Ev '^(scikit-learn|mlxtend)==' constraints.txt > .venv-bench-convex/constraints.txt
+	@# mlxtend, which nothing here imports, wants a newer scikit-learn than the peer runs with.
+	$(BIN)/python -c "import tomllib; print(*(line for line in tomllib.load(open('pyproject.toml', 'rb'))['project'] \
+		['dependencies'] if not line.startswith('mlxtend')), sep='\n')" > .venv-bench-convex/requirements.txt
 	.venv-bench-convex/bin/python -m pip install --quiet --disable-pip-version-check \
-		-c .venv-bench-convex/constraints.txt -r benchmarks/diffprivlib.txt -e .
+		-c .venv-bench-convex/constraints.txt -r benchmarks/diffprivlib.txt -r .venv-bench-convex/requirements.txt
+	.venv-bench-convex/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $@
 
 .venv-bench/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt

@@ -36,6 +36,7 @@ ADJACENCY_IN_WORDS = {
 }
 NOT_COVERED = (
     "what was done to the data before this ledger was opened, or by programs that do not write to it",
+    "what draws from the same ledger after this was written: `sordino ledger` shows it as it stands",
     "a person with several records: ε is per record",
     "timing, memory, and the finite precision of floating-point noise",
     "whoever can read the run's private folder while it trains, or goes on with several copies of an unfinished run",

@@ -1,5 +1,6 @@
 """`sordino advise`: the flowchart of privacy-aware learning, the numbers behind each answer, and on demand the deed."""
 
+import hashlib
 import json
 import warnings
 from dataclasses import asdict, replace
@@ -21,11 +22,12 @@ from sordino.cli.table_arguments import (
     Target,
     table_file,
 )
-from sordino.cli.table_ledger import TableLedger, in_words, stated
+from sordino.cli.table_ledger import TableLedger, in_words, state, told
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
     from sordino.selection.advice import Answer
+    from sordino.selection.carrying_out import Steps
     from sordino.selection.situation import Situation
 
 _POINTS, _REPEATS = 5, 4
@@ -67,7 +69,7 @@ def advise(
         _print({"answers": answers_to(situation)}, situation, as_json)
         return
     table = table_file(file, target, schema, public)
-    account = None if out is None else TableLedger(file, epsilon, delta, ledger, out)
+    account = None if out is None else TableLedger(file, epsilon, delta, ledger, out, schema)
     facts = table.schema.facts(table.n, table.name)
     situation = _situation(facts, table.n, epsilon, delta, 0 if public is None else _records_in(public, table))
     if measure:
@@ -135,20 +137,32 @@ def _carried_out(
 
     kept = out / ADVICE
     private = table.read()
+    others = None if public is None else hashlib.sha256(public.read_bytes()).hexdigest()
     if kept.exists():
-        left, model = _read(kept)
+        left, model, known = _read(kept)
+        if known != others:
+            raise ValueError(
+                f"{out} was begun with another --public file, or without one: give the same, or another --out"
+            )
     else:
         left, model = _affordable(situation, table, account.now())
         account.bind(out)
         # Before the ledger knows of it: what was announced and then forgotten would count all the same.
-        Run(out).write_json(kept.name, {"epsilon": left, "model": model})
+        Run(out).write_json(kept.name, {"epsilon": left, "model": model, "public": others})
     situation = _at(situation, left)
     steps = Steps.advised(situation, table.schema, model)
     ledger = account.opened(out, steps.announcements())
     result = carry_out(steps, private, stand_in(table, public, situation.trained), ledger, out)
-    tuning = f"features by {result.why_these.split('.')[0]}; model and learning rate without the private records: free"
-    told = stated(ledger, out, tuning)
-    return situation, {"result": {"model": model, **result.to_json()}, **told, "run": str(out)}
+    state(ledger, out, _tuning(steps))
+    return situation, {"result": {"model": model, **result.to_json()}, **told(ledger), "run": str(out)}
+
+
+def _tuning(steps: "Steps") -> str:
+    """For the statement; the model and its learning rate come from public facts, stand-ins and what was selected."""
+    if steps.selection_noise is not None:
+        return "features were selected on the private records, which is counted above; nothing else was chosen on them"
+    chosen = "features were selected on rows taken to be public; " * steps.selects_freely
+    return f"{chosen}nothing was chosen on the private records besides what is listed above"
 
 
 def _affordable(situation: "Situation", table: TableFile, ledger: "Ledger") -> tuple[float, str]:
@@ -186,10 +200,10 @@ def _at(situation: "Situation", epsilon: float) -> "Situation":
         return replace(situation, epsilon=epsilon)
 
 
-def _read(path: Path) -> tuple[float, str]:
+def _read(path: Path) -> tuple[float, str, str | None]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        return float(document["epsilon"]), str(document["model"])
+        return float(document["epsilon"]), str(document["model"]), document["public"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"{path} cannot be read: it is damaged or not a file of sordino") from None
 
@@ -198,6 +212,7 @@ def _print(found: dict[str, Any], situation: "Situation", as_json: bool) -> None
     answers: list[Answer] = found["answers"]
     answer = {
         "n": situation.n,
+        "public_records": situation.public_records,
         "target_epsilon": situation.epsilon,
         "delta": situation.delta,
         "epsilon": 0.0,
@@ -228,7 +243,8 @@ def _in_words(answer: dict[str, Any]) -> str:
         lines += [f"{number}. {each['question']} [{price}]", f"   {each['answer']}", ""]
     result = answer.get("result")
     if result is None:
-        return "\n".join([*lines, "ε of the whole workflow: 0. This advice is from public facts alone."])
+        rows = " and rows" * bool(answer["public_records"])
+        return "\n".join([*lines, f"ε of the whole workflow: 0. This advice is from public facts{rows} alone."])
     named = result["features"][:_MOST_NAMED]
     features = ", ".join([*named, "…"] if len(named) < len(result["features"]) else named)
     lines += [

@@ -22,7 +22,7 @@ from sordino.cli.table_arguments import (
     Target,
     table_file,
 )
-from sordino.cli.table_ledger import TableLedger, in_words, stated
+from sordino.cli.table_ledger import TableLedger, in_words, state, told
 
 if TYPE_CHECKING:
     from sordino.selection.measuring import Measured
@@ -75,7 +75,7 @@ def crossover(
     if private:
         if out is None:
             raise typer.BadParameter("--private needs --out FOLDER, where the ledger and the trials are kept")
-        account = TableLedger(file, epsilon, delta, ledger, out)
+        account = TableLedger(file, epsilon, delta, ledger, out, schema)
         answer = _privately(table, chosen, public, account, out, points, repeats, confidence)
     else:
         n = table.n - number_set_aside(table.n)  # as many as train where it is done privately
@@ -129,7 +129,8 @@ def _privately(
     with progress_of("on the private table") as show:
         measured = measured_privately(plan, table.schema, parts, rates, ledger, out, show)
     tuning = "models were compared on the private records: counted above; learning rates come from other rows: free"
-    answer = _answer(measured, table, plan.models, budget, confidence, stated(ledger, out, tuning))
+    state(ledger, out, tuning)
+    answer = _answer(measured, table, plan.models, budget, confidence, told(ledger))
     _keep(answer, measured, out, confidence)
     return answer
 
@@ -162,7 +163,7 @@ def _answer(
     models: tuple["TableModel", ...],
     budget: tuple[float, float],
     confidence: float,
-    told: dict[str, Any] | None,
+    spent: dict[str, Any] | None,
 ) -> dict[str, Any]:
     from sordino.selection.crossover import crossovers, curve, winning_ranges
     from sordino.selection.crossover_plot import in_words as crossing_in_words
@@ -170,13 +171,12 @@ def _answer(
     curves = [curve(name, measured.epsilons, values) for name, values in measured.accuracies.items()]
     ranges = winning_ranges(curves)
     pairs = crossovers(measured.epsilons, measured.accuracies, confidence)
-    spent = {"epsilon": 0.0, "delta": budget[1], "accountant": None} if told is None else told
     best = next((each for each in ranges if budget[0] <= each.high), ranges[-1])
     return {
         "n": table.n,
         "target_epsilon": budget[0],
-        "spent": told is not None,
-        **spent,
+        "spent": spent is not None,
+        **(spent or {"epsilon": 0.0, "delta": budget[1], "accountant": None}),
         "parameters": {model.name: model.parameters(table.schema) for model in models},
         "best": best.model,
         "best_beyond_measured": budget[0] > measured.epsilons[-1],

@@ -112,6 +112,7 @@ def run_wish(
     seed: int | None,
     as_json: bool,
 ) -> None:
+    from sordino.data import is_named, load
     from sordino.data.schema import Schema
     from sordino.selection.search.records import Records, check_source
     from sordino.selection.search.workflow import search_within, settled
@@ -121,12 +122,15 @@ def run_wish(
     console = Console(stderr=True)
     refuse_private_as_public(source, public)
     domains = None if schema is None else Schema.read(schema)
-    if domains is None and public is not None and target is not None and Path(public).is_file():
-        domains = Schema.inferred(public, target)
+    shared = domains  # with the public table
+    if is_named(source) and domains is None and public is not None and not is_named(public):
+        shared = Schema.of(load(source).facts, target or "target")
+    elif domains is None and public is not None and target is not None and Path(public).is_file():
+        domains = shared = Schema.inferred(public, target)
     check_source(source)
-    account = TableLedger(source, epsilon, delta, ledger_file, out)
+    account = TableLedger(source, epsilon, delta, ledger_file, out, schema)
     records = Records.read(source, schema=domains, target=target)
-    others = None if public is None else Records.read(public, schema=domains, target=target)
+    others = None if public is None else Records.read(public, schema=shared, target=target)
     known = None if out is None else Run(out)
     agreed = settled(known, wish, records, account.now(), public=others, seed=seed)
     run = known or Run.create(None, "search")  # from here on nothing is refused that could have been before
@@ -160,7 +164,8 @@ def _in_words(result: dict[str, Any]) -> str:
     if result["diverged"]:
         lines.append("its training diverged, so there is no model: try smaller learning rates")
     score, noise = 100 * result["validation_accuracy"], 100 * result["noise_of_score"]
-    lines.append(f"accuracy on the validation records: {score:.1f} % (noise ±{noise:.2g} %)")
+    best = "; as the best of several rather too high" * result["best_of_several"]
+    lines.append(f"accuracy on the validation records: {score:.1f} % (noise ±{noise:.2g} %{best})")
     if result["test_accuracy"] is not None:
         lines.append(f"accuracy on the benchmark's public test records: {100 * result['test_accuracy']:.2f} %")
     lines.append(f"one training alone: ε={printed(result['epsilon_of_one_training'])}")

@@ -19,7 +19,7 @@ from sordino.cli.table_arguments import (
     Target,
     table_file,
 )
-from sordino.cli.table_ledger import TableLedger, in_words, stated
+from sordino.cli.table_ledger import SELECTION, TableLedger, in_words, state, told
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
@@ -78,7 +78,7 @@ def select(
     table = table_file(file, target, schema, public)
     check_delta_against_n(delta, table.n)
     _check(method, table.schema, size, share, trials)
-    account = TableLedger(file, epsilon, delta, ledger, out)
+    account = TableLedger(file, epsilon, delta, ledger, out, schema)
     _check_room(method, table, account.now(), share, trials, private_bounds)
     parts = set_aside(table.read())
     # Last, so that what is refused leaves no folder behind.
@@ -87,7 +87,9 @@ def select(
     chosen = _chosen(method, table.schema, parts, spent, size, share, trials, private_bounds)
     answer = _answer(method, chosen, spent, run.folder)
     run.write_json(_SCHEMA, Schema(chosen.columns, table.schema.target).to_json())
-    run.write_json("selection.json", answer)
+    run.write_json(SELECTION, answer)
+    how = chosen.words if method is Method.RANDOM else "On the private records: counted above."
+    state(spent, run.folder, f"features were chosen by {method.value}. {how}")
     typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
 
 
@@ -153,7 +155,6 @@ def _answer(method: Method, chosen: "Selection", ledger: "Ledger", folder: Path)
     from sordino.budget import Composed
 
     target = ledger.terms.target_epsilon or 0.0
-    how = chosen.words if method is Method.RANDOM else "On the private records: counted above."
     # As the next command will be priced: by the filter, since what it does is chosen after this.
     spent = ledger.epsilon_if(Composed(()))
     return {
@@ -167,7 +168,7 @@ def _answer(method: Method, chosen: "Selection", ledger: "Ledger", folder: Path)
         "score": None if chosen.score is None else min(1.0, max(0.0, chosen.score)),
         "trials": chosen.trials,
         "words": chosen.words,
-        **stated(ledger, folder, f"features were chosen by {method.value}. {how}"),
+        **told(ledger),
         "target_epsilon": target,
         "remaining": max(0.0, target - spent),
     }

@@ -88,23 +88,25 @@ def refuse_private_as_public(private: str, public: str | Path | None) -> None:
 
     if public is None:
         return
-    if is_named(private) or is_named(str(public)):
+    if is_named(str(public)):
         same = private == str(public)
     else:
-        same = Path(private).is_file() and Path(public).is_file() and _same_rows(private, public)
+        same = (is_named(private) or Path(private).is_file()) and Path(public).is_file() and _same_rows(private, public)
     if same:
         raise typer.BadParameter(f"--public {public} is the private table itself; give a table that anybody may see")
 
 
 def _same_rows(one: str, other: str | Path) -> bool:
-    """Whether two files hold the same records, in whatever order and format."""
-    if filecmp.cmp(one, other, shallow=False):
-        return True
-    from sordino.data import DataError
+    """Whether a table and a file hold the same records, in whatever order and format."""
+    from sordino.data import DataError, is_named, load
     from sordino.data.files import read_cells
 
+    if is_named(one) and load(one).facts.columns is None:
+        return False
+    if not is_named(one) and filecmp.cmp(one, other, shallow=False):
+        return True
     try:
-        tables = [read_cells(path) for path in (one, other)]
+        tables = [load(one).train.x if is_named(one) else read_cells(one), read_cells(other)]
     except DataError:  # what cannot be read is refused where it is used
         return False
     shared = [name for name in tables[0] if name in tables[1]]

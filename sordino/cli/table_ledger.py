@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from sordino.budget import Event, Ledger
 
 _ELSEWHERE = "account.json"
+SELECTION = "selection.json"
+"""What `select` found."""
 _TOLD = ("epsilon", "epsilon_drawn", "delta", "accountant", "seeded")
 
 
@@ -34,6 +36,8 @@ class TableLedger:
     """The one to go on with, or its folder; None is that of the command's folder."""
     out: Path | None
     """The folder, if there is one already."""
+    schema: Path | None = None
+    """Whatever `select` has left as a schema was read off private records: with it goes the ledger that paid."""
     seen: dict[str, str] = field(init=False, repr=False)
     """The table before its records are read, under a fresh key: what changes meanwhile does not pass as the same."""
 
@@ -53,6 +57,7 @@ class TableLedger:
         self.now()
         for path in self._paths(self.out):
             _is_bound(path, self.table)
+        self._check_schema()
         key = new_secret()
         self.seen = {"key": key.hex(), "table": _tag(key, self.table)}
 
@@ -101,6 +106,17 @@ class TableLedger:
             ledger.announce(*item)
         return ledger
 
+    def _check_schema(self) -> None:
+        from sordino.budget.ledger_file import LedgerError
+
+        paid = None if self.schema is None else _paid_for(self.schema)
+        if paid is None or not _is_of(paid, self.table):
+            return
+        if not any(_same(path, paid) for path in self._paths(self.out)):
+            raise LedgerError(
+                f"{self.schema} was chosen on these records, which is counted in {paid}: add --ledger {paid}"
+            )
+
     def _on_its_terms(self, path: Path) -> "Ledger":
         from sordino.budget import Ledger
         from sordino.budget.ledger_file import LedgerError
@@ -123,12 +139,11 @@ def told(ledger: "Ledger") -> dict[str, Any]:
     return {name: statement[name] for name in _TOLD} | {"adaptive": ledger.adaptive, "ledger": str(ledger.path)}
 
 
-def stated(ledger: "Ledger", folder: Path, tuning: str) -> dict[str, Any]:
-    """The same, once the folder has the privacy statement."""
+def state(ledger: "Ledger", folder: Path, tuning: str) -> None:
+    """The privacy statement, into the folder."""
     from sordino.training.run import Run
 
     Run(folder).write_statement(ledger.statement(unit="one row of the table", tuning=tuning))
-    return told(ledger)
 
 
 def in_words(answer: Mapping[str, Any]) -> str:
@@ -157,6 +172,16 @@ def ledger_elsewhere(folder: Path) -> Path | None:
         return Path(json.loads(kept.read_text(encoding="utf-8"))["ledger"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise LedgerError(f"{kept} cannot be read: it is damaged or not a file of sordino") from None
+
+
+def _paid_for(schema: Path) -> Path | None:
+    """The ledger that paid for a schema which `select` has left; None of any other schema."""
+    try:
+        document = json.loads((schema.parent / SELECTION).read_text(encoding="utf-8"))
+        read_records = schema.samefile(document["schema"]) and document["epsilon"]
+        return Path(document["ledger"]) if read_records else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def _account_of(folder: Path, asked: Path | None) -> Path | None:
@@ -201,18 +226,26 @@ def _is_bound(path: Path, table: str) -> bool:
                 "begin anew with another --out, where what was spent so far is not counted"
             )
         return False
-    try:
-        document = json.loads(kept.read_text(encoding="utf-8"))
-        key, tag = bytes.fromhex(document["key"]), str(document["table"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        raise LedgerError(f"{kept} cannot be read: restore it from a backup, do not start a new one") from None
-    if not hmac.compare_digest(tag.encode(), _tag(key, table).encode()):
+    if not _is_of(path, table):
         raise LedgerError(
             f"{path} is bound to another table than {table}, or to another state of that file: records would change "
             "parts, and ε would be false. Give the file as it was, or begin anew with another --out: whoever is in "
             "both then pays both"
         )
     return True
+
+
+def _is_of(path: Path, table: str) -> bool:
+    """Whether a bound ledger is of this table as it is now."""
+    from sordino.budget.ledger_file import LedgerError
+
+    kept = _binding(path)
+    try:
+        document = json.loads(kept.read_text(encoding="utf-8"))
+        key, tag = bytes.fromhex(document["key"]), str(document["table"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        raise LedgerError(f"{kept} cannot be read: restore it from a backup, do not start a new one") from None
+    return hmac.compare_digest(tag.encode(), _tag(key, table).encode())
 
 
 def _tag(key: bytes, table: str) -> str:

@@ -41,7 +41,7 @@ def train(
     """Train a private model on a named dataset, within the budget."""
     from sordino.training.description import Request
 
-    if Path(dataset).suffix in (".csv", ".parquet"):
+    if Path(dataset).suffix.lower() in (".csv", ".parquet"):
         raise typer.BadParameter(
             f"{dataset} is a table of your own: `sordino advise --carry-out`, `sordino tune` and `sordino search` "
             "are for those"
@@ -52,11 +52,15 @@ def train(
 def resume(run: RunFolder, as_json: Json = False) -> None:
     """Go on with a run that was interrupted."""
     from sordino.cli.table_ledger import holds_account
+    from sordino.selection.predicting import holds_advice
     from sordino.selection.search.predicting import holds_search
     from sordino.training.description import request_of
 
-    if holds_search(run) or holds_account(run):
-        raise typer.BadParameter(f"{run} holds a workflow: repeat its command with --out {run}, and it goes on")
+    if holds_search(run) or holds_advice(run) or holds_account(run):
+        raise typer.BadParameter(
+            f"{run} is of a command for tables: repeat that with --out {run}, and it goes on (`select` begins anew, in "
+            "another folder)"
+        )
     _train(request_of(run), run, as_json)
 
 

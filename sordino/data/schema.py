@@ -34,6 +34,8 @@ _KEYS = {"categories", "bounds", "absent"}
 _MOST_CATEGORIES = 1000
 # A target of so few whole numbers is read as classes when a schema is inferred.
 _MOST_NUMBERED_CLASSES = 20
+# How a whole number ends where it is written as a float: a column with gaps is one in most formats.
+_WHOLE = ".0"
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,10 @@ def under(dataset: Dataset, schema: Schema) -> Dataset:
     """A named table with the columns of a schema alone, in its order and with its bounds: as a selection leaves it."""
     known = {column.name: column for column in dataset.facts.columns or ()}
     for column in schema.columns:
-        if column.name not in known or column.categories != known[column.name].categories:
+        if column.name not in known:
             raise DataError(f"the column {column.name!r} of the schema is none of {dataset.name}; correct the schema")
+        if column.categories != known[column.name].categories:
+            raise DataError(f"{dataset.name} has other categories in {column.name!r} than the schema; correct those")
     if (schema.target.categories, schema.target.bounds) != (dataset.facts.classes, dataset.facts.target_range):
         raise DataError(f"the target of the schema is not that of {dataset.name}; correct the schema")
     names = [column.name for column in schema.columns]
@@ -297,7 +301,7 @@ def _inferred(name: str, cells: pd.Series[Any], where: object, is_target: bool) 
 def _words(cells: pd.Series[Any]) -> pd.Series[Any]:
     """Each cell as text without surrounding blanks; what is missing stays missing, and the number 1.0 is the word 1."""
     words = cells.astype("string").str.strip()
-    return words.str.removesuffix(".0") if cells.dtype.kind == "f" else words
+    return words.str.removesuffix(_WHOLE) if cells.dtype.kind == "f" else words
 
 
 def _as_numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
@@ -316,11 +320,14 @@ def _numbers(cells: pd.Series[Any], name: str, where: object) -> NDArray[np.floa
 
 
 def _codes(cells: pd.Series[Any], column: Column, where: object) -> NDArray[np.int64]:
-    """The place of each cell among the categories; a missing cell is the empty word, as in a CSV file."""
+    """The place of each cell among the categories; a missing cell is the empty word, as in a CSV file.
+
+    A word that is not declared may be a number that another format writes otherwise: 1 and 1.0 are one then.
+    """
     places = {word.strip(): place for place, word in enumerate(column.categories or ())}
-    if cells.dtype.kind == "f":
-        places = {word.removesuffix(".0"): place for word, place in places.items()}
-    codes = _words(cells).fillna("").map(places).to_numpy(np.float64, na_value=np.nan)
+    numbers = {word.removesuffix(_WHOLE): place for word, place in places.items()}
+    words = cells.astype("string").str.strip().fillna("")
+    codes = words.map(places).fillna(words.str.removesuffix(_WHOLE).map(numbers)).to_numpy(np.float64, na_value=np.nan)
     _refuse_first(np.isnan(codes), column.name, where, f"none of the {len(places)} declared categories")
     return codes.astype(np.int64)
 

@@ -61,8 +61,8 @@ def _public_data(s: Situation) -> Answer:
     if s.public_records:
         return Answer(
             question,
-            f"Yes, {s.public_records:,} records: choose features, model and learning rates on them, free of charge, "
-            f"and spend all of ε={s.epsilon:g} on training. The score at the end tells whether they were alike.",
+            f"Yes, {s.public_records:,} records: what there is to choose is chosen on them, free of charge, and all of "
+            f"ε={s.epsilon:g} is spent on training. The score at the end tells whether they were alike.",
             {"public_records": s.public_records, "private_records": s.n},
             0.0,
         )
@@ -117,10 +117,11 @@ def _selection(s: Situation) -> Answer:
     if s.selects:
         return Answer(question, f"Yes, by private CFS: {told}. {pafs}", numbers, s.split.epsilon(s.split.selection))
     if s.epsilon >= s.all_pay_from:
-        answer = (
-            f"No: from about ε={s.all_pay_from:.2g} on, the weights of most columns stand above their noise, and "
-            f"looking for the best of them costs more than it saves. {pafs}"
-        )
+        answer = f"No: from about ε={s.all_pay_from:.2g} on, the weights of most columns stand above their noise"
+        if s.public_records:
+            answer += "."
+        else:
+            answer += f", and looking for the best of them costs more than it saves. {pafs}"
         return Answer(question, answer, numbers, 0.0)
     return Answer(
         question,
@@ -158,7 +159,9 @@ def _one_hot(s: Situation) -> Answer:
         f"about {STRONG_WEIGHT:g}; with {typical:g} categories a column, one-hot encoding pays {from_where} at this n "
         "(PAW saw 0.01 to 0.05 on Adult)"
     )
-    if not dropped:
+    if s.selects_freely:
+        verdict = "One-hot: of the encoded features those stay that the public records select"
+    elif not dropped:
         verdict = f"Keep all {s.width} encoded features"
     elif kept:
         verdict = f"Drop {', '.join(dropped)}"
@@ -235,7 +238,7 @@ def _model(s: Situation) -> Answer:
         )
     networks = [each.name for each in MODELS if each.hidden and noise[each.name] <= allowed]
     words_pay = any(column.categories is not None for column in s.kept)
-    linear = "logistic" if words_pay or not numbers_only else "logistic-numeric"
+    linear = "logistic" if words_pay or s.selects_freely or not numbers_only else "logistic-numeric"
     if numbers_only and s.bins_pay:
         return Answer(
             question,

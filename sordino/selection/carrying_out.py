@@ -41,7 +41,7 @@ class Steps:
     schema: Schema
     model: TableModel
     selection_noise: float | None
-    """Noise multiplier of the tables that features are selected by; None: they are chosen by public facts."""
+    """Noise multiplier of the tables that features are selected by; None: that costs nothing."""
     kept: tuple[str, ...]
     """The columns to use where nothing is selected."""
     training: PricedPlan
@@ -119,14 +119,14 @@ def carry_out(steps: Steps, table: Split, stand_in: StandIn, ledger: Ledger, fol
     run = Run.at(folder)
     outcome, score = folder / OUTCOME, folder / "score.json"
     charge = Planned(Gaussian(steps.score_noise), _SCORE, "validation")
-    data = table_arrays(steps.schema, train, validation, *stand_in.draw(0))
+    public = [stand_in.rows] if isinstance(stand_in, PublicRows) else stand_in.draw(0)
+    data = table_arrays(steps.schema, train, validation, *public)
     with keyed_steps(run, ledger, steps, data, [outcome]) as keyed:
         if outcome.exists():
-            _check_finished(steps, run)
-        chosen = _selected(steps, train, stand_in, keyed)
-        if outcome.exists():
+            _check_finished(steps, keyed)
             keyed.known(score, charge)
             return CarriedOut.read(outcome)
+        chosen = _selected(steps, train, stand_in, keyed)
         mask = np.array(chosen["mask"], dtype=bool)
         plan = steps.model.narrowed(steps.training, steps.schema, mask)
         rate = _rate(steps, plan, stand_in, mask)
@@ -152,18 +152,21 @@ def _used(steps: Steps) -> dict[str, Any]:
     return {"model": steps.model.name, "schema": steps.schema.to_json()}
 
 
-def _check_finished(steps: Steps, run: Run) -> None:
+def _check_finished(steps: Steps, keyed: KeyedSteps) -> None:
     """Its key is deleted, so that what it was settled on must be told by what it has kept."""
+    run = keyed.run
     known = run.read_sealed(USED)
     if any(known.get(name) != value for name, value in _used(steps).items()):
         raise RunError(f"{run.folder} holds a finished workflow of another model or schema: choose another folder")
+    if _selects_privately(steps):
+        keyed.known(run.folder / _FEATURES, _selection_charge(steps))
 
 
 def _selected(steps: Steps, train: Split, stand_in: StandIn, keyed: KeyedSteps) -> dict[str, Any]:
     """A mask over the model's encoded features: by private CFS, by CFS on public rows, or by public facts alone."""
     shown = steps.model.columns(steps.schema)
     attributes = Attributes(Schema(shown, steps.schema.target))
-    if steps.selection_noise is not None and len(shown) > 1:
+    if steps.selection_noise is not None and _selects_privately(steps):
         plan = tables_plan(attributes, steps.selection_noise)
 
         def draw(notes: Ledger, streams: Streams) -> dict[str, Any]:
@@ -171,8 +174,7 @@ def _selected(steps: Steps, train: Split, stand_in: StandIn, keyed: KeyedSteps) 
             order = cfs_greedy(found.uncertainties)
             return _described(steps, attributes, order.subset(order.best_size), f"CFS-Greedy. {found.in_words()}")
 
-        charge = Planned(plan.event, _SELECTION, "train")
-        return keyed.values(keyed.run.folder / _FEATURES, charge, draw)
+        return keyed.values(keyed.run.folder / _FEATURES, _selection_charge(steps), draw)
     if steps.selects_freely and isinstance(stand_in, PublicRows) and len(shown) > 1:
         order = cfs_greedy(exact_uncertainties(attributes, stand_in.rows))
         mask, why = order.subset(order.best_size), f"CFS-Greedy on {len(stand_in.rows):,} public rows: free."
@@ -182,6 +184,15 @@ def _selected(steps: Steps, train: Split, stand_in: StandIn, keyed: KeyedSteps) 
     chosen = _described(steps, attributes, mask, why)
     keyed.run.write_json(_FEATURES, chosen)
     return chosen
+
+
+def _selects_privately(steps: Steps) -> bool:
+    """Of a single column there is nothing to select."""
+    return steps.selection_noise is not None and len(steps.model.columns(steps.schema)) > 1
+
+
+def _selection_charge(steps: Steps) -> Planned:
+    return Planned(Gaussian(steps.selection_noise or 0.0), _SELECTION, "train")
 
 
 def _described(steps: Steps, attributes: Attributes, mask: Mask, why: str) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class Situation:
     @property
     def selects_freely(self) -> bool:
         """Whether features are selected on public records."""
-        return bool(self.public_records) and self.epsilon < self.all_pay_from and len(self.columns) > 1
+        return bool(self.public_records) and self.epsilon < self.all_pay_from and self.tables_noise[2] < inf
 
     @cached_property
     def tables_noise(self) -> tuple[float, float, float]:

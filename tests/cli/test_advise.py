@@ -101,8 +101,14 @@ def test_features_are_selected_on_public_rows_as_it_says(
     assert "age" in result["features"]
     assert len(result["features"]) < 303
     assert [entry.what for entry in Ledger.open(out / "ledger.json").entries] == ["training", "final score"]
+    kept = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
     again = advise("--public", files / "public.csv", "--carry-out", "--out", out, "--json")
     assert again.json == found.json
+    table(tmp_path / "other.csv", 300, 2)
+    for public in ((), ("--public", tmp_path / "other.csv")):
+        refused = advise(*public, "--carry-out", "--out", out)
+        assert (refused.code, "another --public file, or without one" in refused.err) == (2, True), refused.err
+    assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == kept
 
 
 def test_carried_out_in_one_ledger_and_goes_on(
@@ -183,7 +189,7 @@ def test_a_selection_and_its_advice_share_a_ledger(
     assert len(told) == 300
     assert set(told) <= {"no", "yes"}
     resumed = sordino("resume", out)
-    assert "repeat its command" in resumed.err
+    assert "repeat that with --out" in resumed.err
     (out / "advice.json").write_text("{}")
     damaged = advise(*options)
     assert (damaged.code, damaged.err.count("\n")) == (2, 1)

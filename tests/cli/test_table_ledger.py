@@ -14,6 +14,7 @@ import pytest
 from sordino.budget import Gaussian, Ledger
 from sordino.budget.statement import printed
 from sordino.cli.table_ledger import TableLedger, in_words, told
+from sordino.data import load
 from sordino.data.splits import number_set_aside, shuffled
 
 SCHEMA = {
@@ -203,9 +204,22 @@ def test_the_private_table_is_not_public(sordino: Callable[..., Any], files: Pat
     assert state(files) == before
 
 
-def test_a_named_dataset_is_not_its_own_public_one(sordino: Callable[..., Any]) -> None:
-    refused = sordino("tune", "digits", "--public", "digits", "--epsilon", 1, "--delta", 1e-5)
-    assert (refused.code, "the private table itself" in refused.err) == (2, True)
+def test_a_named_dataset_is_not_its_own_public_one(sordino: Callable[..., Any], files: Path) -> None:
+    rows = load("breast-cancer").train
+    rows.x.assign(target=rows.y)[::-1].to_csv(files / "rows.csv", index=False)
+    for command, name, public in (("tune", "digits", "digits"), ("advise", "breast-cancer", "rows.csv")):
+        refused = sordino(command, name, "--public", public, "--epsilon", 1, "--delta", 1e-5)
+        assert (refused.code, "the private table itself" in refused.err) == (2, True), refused.err
+
+
+def test_a_named_table_beside_a_public_file(sordino: Callable[..., Any], files: Path) -> None:
+    """The domains are those of the named one."""
+    table = load("breast-cancer")
+    words = np.array(table.facts.classes)[table.train.y]
+    table.train.x.assign(target=words)[:60].to_csv(files / "some.csv", index=False)
+    options = ("--public", "some.csv", "--epsilon", 2, "--delta", 1e-4)
+    assert sordino("tune", "breast-cancer", *QUICK, *options, "--out", "out").code == 0
+    assert sordino("advise", "breast-cancer", *options).code == 0
 
 
 def test_noise_that_can_be_predicted_is_not_called_private(sordino: Callable[..., Any], files: Path) -> None:
@@ -234,20 +248,51 @@ def test_whatever_spends_leaves_a_statement(sordino: Callable[..., Any], files: 
     assert f"(ε={printed(answer['epsilon'])}" in (files / "out" / "statement.txt").read_text()
     assert "listed above" in sordino("ledger", "out").out  # what a search read, not that none was
     refused = sordino("resume", "out")
-    assert (refused.code, "repeat its command with --out out" in refused.err) == (2, True)
+    assert (refused.code, "of a command for tables" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "select"])
-def test_a_folder_is_of_one_schema(sordino: Callable[..., Any], files: Path, command: str) -> None:
+@pytest.mark.parametrize("change", ["bounds", "target"])
+def test_a_folder_is_of_one_schema(sordino: Callable[..., Any], files: Path, command: str, change: str) -> None:
     """What it holds was found under that one, also where it is finished and only told again."""
+    rows = pd.read_csv(files / "table.csv")
+    rows.assign(tall=rows["rich"].iloc[::-1].to_numpy()).to_csv(files / "table.csv", index=False)
     assert sordino(*asked(command, "--out", "out")).code == 0
     before = state(files)
-    narrow = SCHEMA | {"columns": {**SCHEMA["columns"], "age": {"bounds": [0, 50]}}}
-    (files / "schema.json").write_text(json.dumps(narrow))
-    refused = sordino(*asked(command, "--out", "out"))
+    columns: dict[str, Any] = {**SCHEMA["columns"]}
+    target = "rich"
+    if change == "bounds":
+        columns["age"] = {"bounds": [0, 50]}
+    else:
+        target = "tall"
+    (files / "other.json").write_text(
+        json.dumps({"columns": columns, "target": {target: {"categories": ["no", "yes"]}}})
+    )
+    refused = sordino(*asked(command, "--out", "out", "--schema", "other.json", "--target", target))
     assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1), refused.err
-    (files / "schema.json").write_text(json.dumps(SCHEMA))
+    (files / "other.json").unlink()
     assert state(files) == before
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_schema_that_records_paid_for_goes_with_their_ledger(
+    sordino: Callable[..., Any], files: Path, command: str
+) -> None:
+    """Else ε would cover the training alone, and not the choice of its columns."""
+    sordino(*asked("select", "--size", 1, "--out", "chosen"))
+    on = ("--schema", "chosen/schema.json", "--out", "out")
+    if command == "crossover":
+        on = (*on, "--models", "logistic,network-small")
+    refused = sordino(*asked(command, *on))
+    assert (refused.code, "--ledger" in refused.err, refused.err.count("\n")) == (2, True, 1), refused.err
+    assert not (files / "out").exists()
+    gone_on = sordino(*asked(command, *on, "--ledger", "chosen"))
+    assert gone_on.code == 0, gone_on.err
+    # Nothing was read for a blind one, and of another table this one has told nothing.
+    sordino(*asked("select", "--method", "random", "--size", 1, "--out", "blind"))
+    assert sordino(*asked("select", "--schema", "blind/schema.json", "--out", "after")).code == 0
+    drop_a_row(files / "table.csv")
+    assert sordino(*asked("select", "--schema", "chosen/schema.json", "--out", "elsewhere")).code == 0
 
 
 def test_a_selection_of_a_named_table_goes_on(sordino: Callable[..., Any], files: Path) -> None:
@@ -261,7 +306,10 @@ def test_a_selection_of_a_named_table_goes_on(sordino: Callable[..., Any], files
     advice = sordino("advise", "breast-cancer", *budget, "--schema", chosen["schema"], "--json").json
     assert advice["answers"][3]["numbers"]["kept"] == list(columns)
     for document, words in (
-        ({"columns": {"age": {"bounds": [0, 1]}}, "target": {"target": {"categories": ["a", "b"]}}}, "none of breast"),
+        (
+            {"columns": {"age": {"bounds": [0, 1]}}, "target": {"target": {"categories": ["a", "b"]}}},
+            "other categories in 'age'",
+        ),
         ({"columns": columns, "target": {"target": {"categories": ["a", "b"]}}}, "not that of breast-cancer"),
     ):
         (files / "other.json").write_text(json.dumps(document))

@@ -88,6 +88,8 @@ def test_words_are_the_same_in_every_format(tmp_path, words):
     frame.to_parquet(tmp_path / "a.parquet")
     found = read_table(tmp_path / "a.parquet", schema)
     assert (found.x["a"].cat.codes.tolist(), found.y.tolist()) == ([1, 0, 2], [0, 1, 1])
+    found = read_table(write(tmp_path, "a,t\n1.0,0.0\n,1\n2,1.0\n"), schema)
+    assert (found.x["a"].cat.codes.tolist(), found.y.tolist()) == ([1, 0, 2], [0, 1, 1])
     inferred = Schema.inferred(write(tmp_path, "a,t\n0.5,0\n1,1\n"), "t")
     frame.assign(a=[0.5, 1.0, 1.0]).to_parquet(tmp_path / "public.parquet")
     assert Schema.inferred(tmp_path / "public.parquet", "t") == inferred

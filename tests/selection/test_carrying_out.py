@@ -107,6 +107,22 @@ def test_another_table_schema_or_noise_is_refused(tmp_path: Path, monkeypatch: p
     done(tmp_path)
 
 
+def test_features_of_public_rows_are_bound_to_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that no rehearsal draws select features, too: with others the model would be of other columns."""
+    steps = replace(LOGISTIC, selection_noise=None, selects_freely=True)
+    killed(tmp_path, "score.json", monkeypatch, steps)
+    chosen = (tmp_path / "features.json").read_bytes()
+    for row in range(len(PUBLIC)):
+        changed = Split(PUBLIC.x, np.where(np.arange(len(PUBLIC)) == row, 1 - PUBLIC.y, PUBLIC.y))
+        with pytest.raises(RunError, match="other data"):
+            done(tmp_path, steps, public=changed)
+    assert (tmp_path / "features.json").read_bytes() == chosen
+    result = done(tmp_path, steps)
+    done(tmp_path, steps, public=rows(3))  # finished: nothing is drawn, nor written
+    assert (tmp_path / "features.json").read_bytes() == chosen
+    assert result.features == ("a",)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")

@@ -60,7 +60,12 @@ class Repeat:
     def run(self, say: Say, store: Store) -> dict[str, Any]:
         """Accuracies, and the cosine distance of the noisy weights from the plain ones after each epoch."""
         key = hashlib.blake2b(f"{_REVISION} {self!r}".encode(), digest_size=16).hexdigest()
-        return store.kept(f"parts-{key}", lambda folder: self._result(folder, say))
+
+        def alone(folder: Path) -> dict[str, Any]:
+            with Run.at(folder).alone():  # Table III and Figure 5 are of the same trials
+                return self._result(folder, say)
+
+        return store.kept(f"parts-{key}", alone)
 
     def _result(self, folder: Path, say: Say) -> dict[str, Any]:
         say(f"{self}")
@@ -89,10 +94,8 @@ class Repeat:
                     right = (trainee.model(torch.from_numpy(test[0]))[:, 0] > 0).numpy() == (test[1] == 1)
                 return {"accuracy": float(right.mean())}
 
-            if folder.exists():
-                shutil.rmtree(
-                    folder / name, ignore_errors=True
-                )  # stopped half-way: seconds are lost, and the way is needed whole
+            # Stopped half-way, seconds are lost: the way is needed whole.
+            shutil.rmtree(folder / name, ignore_errors=True)
             found[name] = begun_or_anew(folder / name, train)["accuracy"]
             weights.append(way)
         end = weights[0][-1]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,8 @@ class Records:
     material: Material
     test: Material | None
     """A benchmark's public test records, as validation records to be scored exactly; its training part is unused."""
+    schema: dict[str, Any] | None = None
+    """That was given, as JSON values."""
 
     @classmethod
     def read(cls, source: str, *, schema: Schema | None = None, target: str | None = None) -> "Records":
@@ -44,7 +47,7 @@ class Records:
         if len(dataset.test):
             test_x = as_array(feature(dataset.test.x))
             test = Material(train_x[:1], train.y[:1], test_x, dataset.test.y, classes)
-        return cls(dataset.name, dataset.facts, material, test)
+        return cls(dataset.name, dataset.facts, material, test, None if schema is None else schema.to_json())
 
 
 def check_source(source: str) -> None:

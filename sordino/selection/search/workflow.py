@@ -106,9 +106,9 @@ def settled(
     """
     material = records.material
     begun = None if run is None else Settled.read(run)
-    asked = {"records": records.name, "public": public.name if public else None, "seed": seed, **wish.to_json()}
-    now = (asked, records.facts.columns)
-    if run is not None and begun is not None and (begun.asked, begun.facts.columns) != now:
+    names = {"records": records.name, "schema": records.schema, "public": public.name if public else None}
+    asked = {**names, "seed": seed, **wish.to_json()}
+    if run is not None and begun is not None and begun.asked != asked:
         raise RunError(f"{run.folder} holds a search with other settings or another schema: choose another --out")
     if begun is not None:
         return begun
@@ -218,7 +218,7 @@ def _stated(
 ) -> dict[str, Any]:
     plan = agreed.plan
     where = f"on {public.name}, taken to be public: free" if public else "on the private records: counted above"
-    statement = ledger.statement(unit=records.facts.protected, tuning=f"the search was done {where}")
+    statement = ledger.statement(unit=records.facts.protected, tuning=f"this search was done {where}")
     run.write_statement(statement)
     accuracy = None
     if records.test is not None and not found.diverged:
@@ -229,6 +229,7 @@ def _stated(
         "candidate": found.candidate.to_json(),
         "in_words": str(found.candidate),
         "validation_accuracy": min(1.0, max(0.0, found.score)),
+        "best_of_several": public is None,
         "noise_of_score": deviation(agreed.noise) / len(records.material.validation_y),
         "test_accuracy": accuracy,
         "diverged": found.diverged,
