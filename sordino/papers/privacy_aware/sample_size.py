@@ -13,7 +13,7 @@ from sordino.papers.privacy_aware.trials import NetworkTrial, price, repeated
 from sordino.papers.records import Cell, Record, Series
 
 REACHED = 0.85
-_SIGMA, _BATCH, _STEPS, _MARKS = 2.0, 100, 1500, 50
+_SIGMA, _BATCH, _STEPS, _MARKS = 2.0, 100, 4000, 100
 _HELD_OUT = 5000
 _NETWORKS = {"simple": size_name(128), "complex": size_name(2048, 256, 64)}
 _RATES = {"simple": (0.2, 0.5, 1.0), "complex": (0.1, 0.2, 0.5)}
@@ -69,7 +69,8 @@ def figure_6(experiment: Experiment) -> Record:
             "ε is the price of the steps until then: a figure to compare by, not a promise, since when to stop "
             "depended on the records",
             "Beyond 55,000 the records are drawn with replacement, as PAW does: the ε there protects one copy of an "
-            "image, not the image. When to stop was read off 5,000 held-out training images, uncounted, every 30 steps",
+            f"image, not the image. When to stop was read off {_HELD_OUT:,} held-out training images, uncounted, every "
+            f"{_STEPS // _MARKS} steps",
             POOLING,
             "PAW has α ≥ 1, as here, and reports α=1.1, β=8,922 for the simple network, which does not give its own "
             "ε=1 at n=13,574",
