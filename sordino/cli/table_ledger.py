@@ -178,10 +178,12 @@ def _paid_for(schema: Path) -> Path | None:
     """The ledger that paid for a schema which `select` has left; None of any other schema."""
     try:
         document = json.loads((schema.parent / SELECTION).read_text(encoding="utf-8"))
-        read_records = schema.samefile(document["schema"]) and document["epsilon"]
-        return Path(document["ledger"]) if read_records else None
+        if Path(document["schema"]).name != schema.name or not document["epsilon"]:
+            return None
+        places = (schema.parent / "ledger.json", Path(document["ledger"]))  # the folder may have been moved
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
+    return next((place for place in places if place.exists()), None)
 
 
 def _account_of(folder: Path, asked: Path | None) -> Path | None:

@@ -286,13 +286,16 @@ def test_a_schema_that_records_paid_for_goes_with_their_ledger(
     refused = sordino(*asked(command, *on))
     assert (refused.code, "--ledger" in refused.err, refused.err.count("\n")) == (2, True, 1), refused.err
     assert not (files / "out").exists()
-    gone_on = sordino(*asked(command, *on, "--ledger", "chosen"))
+    (files / "chosen").rename(files / "moved")
+    on = tuple("moved/schema.json" if word == "chosen/schema.json" else word for word in on)
+    assert "--ledger" in sordino(*asked(command, *on)).err
+    gone_on = sordino(*asked(command, *on, "--ledger", "moved"))
     assert gone_on.code == 0, gone_on.err
     # Nothing was read for a blind one, and of another table this one has told nothing.
     sordino(*asked("select", "--method", "random", "--size", 1, "--out", "blind"))
     assert sordino(*asked("select", "--schema", "blind/schema.json", "--out", "after")).code == 0
     drop_a_row(files / "table.csv")
-    assert sordino(*asked("select", "--schema", "chosen/schema.json", "--out", "elsewhere")).code == 0
+    assert sordino(*asked("select", "--schema", "moved/schema.json", "--out", "elsewhere")).code == 0
 
 
 def test_a_selection_of_a_named_table_goes_on(sordino: Callable[..., Any], files: Path) -> None:
