@@ -38,8 +38,8 @@ bench-convex: .venv-bench-convex/.installed
 .venv-bench-convex/.installed: pyproject.toml constraints.txt benchmarks/diffprivlib.txt
 	$(PYTHON) -m venv .venv-bench-convex
 	grep -Ev '^(scikit-learn|mlxtend)==' constraints.txt > .venv-bench-convex/constraints.txt
-	@# mlxtend, which nothing here imports, wants a newer scikit-learn than the peer runs with.
-	$(BIN)/python -c "import tomllib; print(*(line for line in tomllib.load(open('pyproject.toml', 'rb'))['project'] \
+	@# mlxtend, which this benchmark does not import, wants a newer scikit-learn than the peer runs with.
+	$(PYTHON) -c "import tomllib; print(*(line for line in tomllib.load(open('pyproject.toml', 'rb'))['project'] \
 		['dependencies'] if not line.startswith('mlxtend')), sep='\n')" > .venv-bench-convex/requirements.txt
 	.venv-bench-convex/bin/python -m pip install --quiet --disable-pip-version-check \
 		-c .venv-bench-convex/constraints.txt -r benchmarks/diffprivlib.txt -r .venv-bench-convex/requirements.txt

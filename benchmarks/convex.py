@@ -2,7 +2,7 @@
 
 diffprivlib perturbs the objective with pure ε for a replaced record (Chaudhuri et al. 2011). Ours stands beside it for
 the same promise, then for a record present or empty (zero-out), pure and with δ = 1e-5. All take every feature, one-hot
-over the documented categories, on rows of the public norm √(attributes + 1).
+over the categories that the published rows have, on rows of the public norm √(attributes + 1).
 """
 
 import argparse

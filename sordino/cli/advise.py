@@ -159,7 +159,7 @@ def _carried_out(
 
 def _tuning(steps: "Steps") -> str:
     """For the statement; the model and its learning rate come from public facts, stand-ins and what was selected."""
-    if steps.selection_noise is not None:
+    if steps.selects_privately:
         return "features were selected on the private records, which is counted above; nothing else was chosen on them"
     chosen = "features were selected on rows taken to be public; " * steps.selects_freely
     return f"{chosen}nothing was chosen on the private records besides what is listed above"

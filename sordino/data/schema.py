@@ -7,6 +7,7 @@ A schema file is JSON: {"columns": {"age": {"bounds": [17, 90]}, "work": {"categ
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -34,8 +35,8 @@ _KEYS = {"categories", "bounds", "absent"}
 _MOST_CATEGORIES = 1000
 # A target of so few whole numbers is read as classes when a schema is inferred.
 _MOST_NUMBERED_CLASSES = 20
-# How a whole number ends where it is written as a float: a column with gaps is one in most formats.
-_WHOLE = ".0"
+# A whole number where it is written as a float: a column with gaps is one in most formats.
+_WHOLE = re.compile(r"^(-?\d+)\.0$")
 
 
 @dataclass(frozen=True)
@@ -301,7 +302,7 @@ def _inferred(name: str, cells: pd.Series[Any], where: object, is_target: bool) 
 def _words(cells: pd.Series[Any]) -> pd.Series[Any]:
     """Each cell as text without surrounding blanks; what is missing stays missing, and the number 1.0 is the word 1."""
     words = cells.astype("string").str.strip()
-    return words.str.removesuffix(_WHOLE) if cells.dtype.kind == "f" else words
+    return words.str.replace(_WHOLE, r"\1", regex=True) if cells.dtype.kind == "f" else words
 
 
 def _as_numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
@@ -325,9 +326,10 @@ def _codes(cells: pd.Series[Any], column: Column, where: object) -> NDArray[np.i
     A word that is not declared may be a number that another format writes otherwise: 1 and 1.0 are one then.
     """
     places = {word.strip(): place for place, word in enumerate(column.categories or ())}
-    numbers = {word.removesuffix(_WHOLE): place for word, place in places.items()}
+    numbers = {_WHOLE.sub(r"\1", word): place for word, place in places.items()}
     words = cells.astype("string").str.strip().fillna("")
-    codes = words.map(places).fillna(words.str.removesuffix(_WHOLE).map(numbers)).to_numpy(np.float64, na_value=np.nan)
+    otherwise = words.str.replace(_WHOLE, r"\1", regex=True).map(numbers)
+    codes = words.map(places).fillna(otherwise).to_numpy(np.float64, na_value=np.nan)
     _refuse_first(np.isnan(codes), column.name, where, f"none of the {len(places)} declared categories")
     return codes.astype(np.int64)
 

@@ -65,6 +65,11 @@ class Steps:
         names = tuple(column.name for column in kept)
         return cls(schema, chosen, selection, names, training, n, score, situation.selects_freely)
 
+    @property
+    def selects_privately(self) -> bool:
+        """Of a single column there is nothing to select."""
+        return self.selection_noise is not None and len(self.model.columns(self.schema)) > 1
+
     def announcements(self) -> list[tuple[Event, str, str]]:
         selection: list[tuple[Event, str, str]] = []
         if self.selection_noise is not None:
@@ -158,7 +163,7 @@ def _check_finished(steps: Steps, keyed: KeyedSteps) -> None:
     known = run.read_sealed(USED)
     if any(known.get(name) != value for name, value in _used(steps).items()):
         raise RunError(f"{run.folder} holds a finished workflow of another model or schema: choose another folder")
-    if _selects_privately(steps):
+    if steps.selects_privately:
         keyed.known(run.folder / _FEATURES, _selection_charge(steps))
 
 
@@ -166,7 +171,7 @@ def _selected(steps: Steps, train: Split, stand_in: StandIn, keyed: KeyedSteps) 
     """A mask over the model's encoded features: by private CFS, by CFS on public rows, or by public facts alone."""
     shown = steps.model.columns(steps.schema)
     attributes = Attributes(Schema(shown, steps.schema.target))
-    if steps.selection_noise is not None and _selects_privately(steps):
+    if steps.selection_noise is not None and steps.selects_privately:
         plan = tables_plan(attributes, steps.selection_noise)
 
         def draw(notes: Ledger, streams: Streams) -> dict[str, Any]:
@@ -184,11 +189,6 @@ def _selected(steps: Steps, train: Split, stand_in: StandIn, keyed: KeyedSteps) 
     chosen = _described(steps, attributes, mask, why)
     keyed.run.write_json(_FEATURES, chosen)
     return chosen
-
-
-def _selects_privately(steps: Steps) -> bool:
-    """Of a single column there is nothing to select."""
-    return steps.selection_noise is not None and len(steps.model.columns(steps.schema)) > 1
 
 
 def _selection_charge(steps: Steps) -> Planned:

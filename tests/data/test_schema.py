@@ -95,6 +95,12 @@ def test_words_are_the_same_in_every_format(tmp_path, words):
     assert Schema.inferred(tmp_path / "public.parquet", "t") == inferred
 
 
+def test_words_that_are_no_numbers_are_the_same_only_to_the_letter(tmp_path):
+    schema = Schema((Column("a", categories=("v1.0", "v2")),), Column("t", categories=("0", "1")))
+    with pytest.raises(DataError, match="row 2, column 'a': none of the 2 declared"):
+        read_table(write(tmp_path, "a,t\nv1.0,0\nv1,1\n"), schema)
+
+
 def test_cells_of_a_wrong_kind_in_parquet(tmp_path):
     good = pd.DataFrame({"age": [30.0], "work": ["self"], "income": [">50K"]})
     for wrong in ({"age": pd.to_datetime(["2020-01-01"])}, {"age": [[1, 2]]}, {"work": [None]}):
