@@ -98,21 +98,44 @@ class Ledger:
         with self._turn():
             pass
 
+    def number_of(self, run: str) -> int | None:
+        """The number of this run's entry: a release is paid for by an entry of its own run, whatever others are called.
+
+        Entries without a run's name, as `spend` makes them by default, belong to no run.
+        """
+        return next((number for number, entry in enumerate(self._entries) if run and entry.run == run), None)
+
+    def refuse_add_remove(self) -> None:
+        """Called by all that uses the number of records n (sample rate, steps, parts, ridge, division by n).
+
+        Under add-remove neighbouring datasets differ in n, so that plans and means made with it are not private.
+        """
+        if self.terms.adjacency == "add-remove":
+            raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
+
     def parts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys([*(item.part for item in self._plan), *(entry.part for entry in self._entries)]))
 
     # Spending
 
     def spend(
-        self, event: Event, what: str, part: str = "train", *, seeded: bool = False, claimed: Event | None = None
+        self,
+        event: Event,
+        what: str,
+        part: str = "train",
+        *,
+        seeded: bool = False,
+        claimed: Event | None = None,
+        run: str = "",
     ) -> Entry:
         """Charge an event before it looks at the data; raises BudgetExceeded, and records nothing, if it does not fit.
 
-        `seeded` says that its randomness can be predicted; `claimed` is what a paper would have charged instead.
+        `seeded` says that its randomness can be predicted; `claimed` is what a paper would have charged instead; `run`
+        names the run that makes the release, which alone may repeat it (see `number_of`).
         """
         step, count = (event.event, event.count) if isinstance(event, Repeated) else (event, 1)
         with self._turn():
-            number = self._enter(Entry(step, count, count, what, part, _now(), True, seeded, claimed))
+            number = self._enter(Entry(step, count, count, what, part, _now(), True, seeded, claimed, run))
             return self._entries[number]
 
     def begin(

@@ -61,8 +61,7 @@ class SecondMoments:
         """
         if rows.ndim != 2 or 0 in rows.shape:
             raise ValueError(f"expected vectors (n, d) with something in them, not {rows.shape}")
-        if ledger.terms.adjacency == "add-remove":
-            raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
+        ledger.refuse_add_remove()
         ledger.spend(self.event, what, part, seeded=seeded)
         generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
         n, d = rows.shape

@@ -63,8 +63,7 @@ def noisy_accuracy(
     Guarantee: one record moves the number by at most 1; it is divided by the number of records, which is public under
     every adjacency but add-remove. Streams that are given must be secret and used for nothing else.
     """
-    if ledger.terms.adjacency == "add-remove":
-        raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
+    ledger.refuse_add_remove()
     counts = np.asarray(correct, dtype=np.float64)[:, None]
     if len(counts) == 0:
         raise ValueError("an accuracy needs at least one record")

@@ -49,19 +49,20 @@ class ChannelMoments:
         part: str = "train",
         streams: Streams | None = None,
         seeded: bool = False,
+        run: str = "",
         paid: bool = False,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Mean and variance of each channel, from each example's means and mean squares over its places, (n, K).
 
-        Charged before they are summed. Streams that are given must be used for nothing else. `paid` repeats a release
-        that was charged and lost: only with the same streams and the same arrays, so that it shows nothing new.
+        Charged before they are summed. Streams that are given must be used for nothing else. `run` names
+        the run in the ledger. `paid` repeats a release that was charged and lost: only with the same streams and the
+        same arrays, so that it shows nothing new.
         """
         if means.ndim != 2 or means.shape != squares.shape:
             raise ValueError(f"expected two arrays (n, channels), not {means.shape} and {squares.shape}")
-        if ledger.terms.adjacency == "add-remove":
-            raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
+        ledger.refuse_add_remove()
         if not paid:
-            ledger.spend(self.event, what, part, seeded=seeded)
+            ledger.spend(self.event, what, part, seeded=seeded, run=run)
         streams = Streams.fresh() if streams is None else streams
         if self.sample_rate < 1:
             joins = streams.generator(Stream.SAMPLING).random(len(means)) < self.sample_rate

@@ -57,22 +57,23 @@ class ThresholdQuantiles:
         part: str = "train",
         streams: Streams | None = None,
         seeded: bool = False,
+        run: str = "",
         paid: bool = False,
     ) -> ChannelMoments:
         """How to tell the moments, from each example's means and mean squares over its places, (n, K).
 
         Charged before they are read. An example with anything non-finite counts in no rank, as it adds nothing to the
-        moments. Streams that are given must be used for nothing else: not for the moments either. `paid` repeats a
-        release that was charged and lost: only with the same streams and the same arrays, so that it shows nothing new.
+        moments. Streams that are given must be used for nothing else: not for the moments either. `run` names
+        the run in the ledger. `paid` repeats a release that was charged and lost: only with the same streams and the
+        same arrays, so that it shows nothing new.
         """
         if means.ndim != 2 or means.shape != squares.shape:
             raise ValueError(f"expected two arrays (n, channels), not {means.shape} and {squares.shape}")
-        if ledger.terms.adjacency == "add-remove":  # the moments would refuse it once the thresholds are paid for
-            raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
+        ledger.refuse_add_remove()  # the moments would refuse it once the thresholds are paid for
         if len(means) == 0:
             raise ValueError("thresholds need at least one record")
         if not paid:
-            ledger.spend(self.event, what, part, seeded=seeded)
+            ledger.spend(self.event, what, part, seeded=seeded, run=run)
         # One generator for both: the second quantile goes on where the first one stopped.
         generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
         clips = []

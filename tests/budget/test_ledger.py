@@ -475,3 +475,22 @@ def test_threads_cannot_overspend_a_ledger_in_memory():
             thread.join()
         assert len(ledger.entries) > 2
         assert ledger.epsilon() <= 2.0
+
+
+def test_a_runs_entry_is_found_by_its_name_whatever_others_are_called(tmp_path):
+    ledger = Ledger(5.0, 1e-5, path=tmp_path / "ledger.json")
+    ledger.spend(Gaussian(30.0), "normalisation")
+    ledger.spend(Gaussian(30.0), "normalisation", run="a")
+    ledger.begin(Gaussian(30.0), 3, "normalisation", run="b")
+    again = Ledger.open(tmp_path / "ledger.json")
+    assert [again.number_of(name) for name in ("a", "b", "c", "")] == [1, 2, None, None]
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace-one", "add-remove"])
+def test_what_uses_the_number_of_records_is_refused_under_add_remove(adjacency):
+    ledger = Ledger(adjacency=adjacency)
+    if adjacency == "add-remove":
+        with pytest.raises(ValueError, match="add-remove"):
+            ledger.refuse_add_remove()
+    else:
+        ledger.refuse_add_remove()
