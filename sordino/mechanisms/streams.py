@@ -9,7 +9,8 @@ import hmac
 import json
 import os
 from enum import IntEnum
-from typing import Any
+from typing import Any, NoReturn
+from weakref import WeakSet
 
 import numpy as np
 
@@ -25,13 +26,23 @@ class Stream(IntEnum):
     NOISE = 3
 
 
+class StreamsError(ValueError):
+    """Streams that somebody else may draw the same numbers from."""
+
+
 class Streams:
-    """The random generators under one key."""
+    """The random generators under one key, for one object in one process.
+
+    Guarantee: no second holder of the key. Streams are neither copied nor pickled, and a forked child (a data-loader
+    worker too) loses the key: two holders that step differently would add the same noise to different sums.
+    """
 
     def __init__(self, key: bytes) -> None:
         if len(key) != _KEY_BYTES:
             raise ValueError(f"a key has {_KEY_BYTES} bytes, not {len(key)}")
         self._key = int.from_bytes(key, "little")
+        self._process = os.getpid()
+        _LIVING.add(self)
 
     @classmethod
     def fresh(cls) -> "Streams":
@@ -42,12 +53,36 @@ class Streams:
         """The generator of one stream at one step; asking again gives the same numbers again."""
         if not 0 <= step < 2**63:
             raise ValueError(f"a step is a whole number from 0, not {step}")
+        self.check_process()
         # Drawing advances the low words of the counter; step and stream sit above, out of its reach.
         counter = np.array([0, 0, step, int(stream)], dtype=np.uint64)
         return np.random.Generator(np.random.Philox(key=self._key, counter=counter))
 
+    def check_process(self) -> None:
+        """Refuse a process that was forked after the key was drawn: its parent has the same numbers before it."""
+        if self._process != os.getpid():
+            raise StreamsError(
+                "this process was forked from the one that holds the key of the noise, and may not draw with it: "
+                "fork first, then start the training in the child"
+            )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise StreamsError("the key of the noise is not copied or pickled: two copies would add the same noise twice")
+
     def __repr__(self) -> str:
         return "Streams(<secret>)"
+
+
+_LIVING: WeakSet[Streams] = WeakSet()
+
+
+def _lose_keys() -> None:
+    """In a forked child: not even its memory needs to hold them."""
+    for streams in _LIVING:
+        streams._key, streams._process = 0, -1
+
+
+os.register_at_fork(after_in_child=_lose_keys)
 
 
 def new_secret() -> bytes:

@@ -7,7 +7,7 @@ scores it by what they sum to there. Canaries have no person behind them, and co
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -30,7 +30,7 @@ class Canaries:
     """So many canaries, with coins and places that follow from a secret."""
 
     count: int
-    secret: str
+    secret: str = field(repr=False)
 
     @cached_property
     def coins(self) -> NDArray[np.bool_]:

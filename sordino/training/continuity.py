@@ -11,7 +11,8 @@ import hmac
 import json
 import os
 import platform
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ _FILE = "key.json"
 class Continuity:
     """The secret of a run with all that it is bound to; `lost` counts charged steps that no model contains."""
 
-    secret: str
+    secret: str = field(repr=False)
     run: str
     """A public name, for the run's entry in the ledger."""
     seed: int | None
@@ -43,9 +44,12 @@ class Continuity:
     era: int
     lost: int
 
-    @property
+    @cached_property
     def streams(self) -> Streams:
-        """Where a seed is given nothing is secret, and the same numbers are drawn wherever, and however, it is run."""
+        """Of this process: a forked child may not draw from them.
+
+        Where a seed is given nothing is secret, and the same numbers are drawn wherever, and however, it is run.
+        """
         here = () if self.seed is not None else ("environment", "choices")
         facts = {name: getattr(self, name) for name in ("plan", "data", *here, "era", "lost")}
         return bound_streams(bytes.fromhex(self.secret), facts)

@@ -1,7 +1,8 @@
 """For those who keep their own loop: a torch optimizer that steps on noisy, clipped gradients of Poisson batches."""
 
 from collections.abc import Iterator
-from typing import Any
+from threading import Lock
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ from sordino.training.quantile_clip import QuantileClip
 from sordino.training.rows import Collate, Rows
 
 _MOST_ROWS = 4096
+_BLOCKS = 20
+"""In which the steps of a plan are charged to a ledger on disk."""
 
 
 class LoopError(ValueError):
@@ -84,9 +87,13 @@ class PrivateLoop:
 
     Guarantee: each batch is a Poisson draw, charged before it is made, and its step is one of the plan's step events:
     `step` wants the very batch that was drawn last, once, unchanged. Whatever else is done with a batch (a printed
-    loss, an accuracy) is outside of it. The key of the noise lives in this process only, so a loop that is killed
-    cannot go on where it was: `sordino.training.fit` can. A batch is gathered whole (the engine cuts it into physical
-    batches); for logical batches beyond memory use `fit` too, which gathers them piece by piece.
+    loss, an accuracy) is outside of it. The key of the noise belongs to this object in this process: a loop is not
+    copied or pickled, a forked child may not step, and a loop that is killed cannot be resumed (`sordino.training.fit`
+    can). A batch is gathered whole (the engine cuts it into physical batches); for logical batches beyond memory use
+    `fit` too, which gathers them piece by piece.
+
+    A ledger on disk is charged a block of steps at a time, a twentieth of the plan or what `batches(steps)` asks for:
+    a loop that is left or killed amid a block has paid for the rest of that block too.
     """
 
     def __init__(
@@ -106,6 +113,9 @@ class PrivateLoop:
         self._streams, self._augment, self._views = streams, augment, views
         self._trained = _trainable(model)
         self._number: int | None = None
+        self._charged = 0
+        self._block = 1 if ledger.path is None else max(1, plan.steps // _BLOCKS)
+        self._one_at_a_time = Lock()
         self._waiting: list[tuple[int, int]] | None = None
         self._batch: Any = None
 
@@ -115,10 +125,17 @@ class PrivateLoop:
             raise LoopError(f"all {self.plan.steps} planned steps are drawn: a longer training needs a plan of its own")
         last = self.plan.steps if steps is None else min(self.plan.steps, self.drawn + steps)
         while self.drawn < last:
-            yield self._draw()
+            with self._one_at_a_time:
+                batch = self._draw(last)
+            yield batch
 
     def step(self, x: Any, y: Any) -> None:
         """Clip, sum, add noise, put the noisy mean into each parameter's grad, and step the optimizer."""
+        with self._one_at_a_time:
+            self._step(x, y)
+
+    def _step(self, x: Any, y: Any) -> None:
+        self._streams.check_process()
         if self._waiting is None:
             raise LoopError("there is no batch to step on: each batch that batches() gives is stepped on once")
         if _identity(x, y) != self._waiting:
@@ -138,20 +155,30 @@ class PrivateLoop:
                 parameter.grad = mean[name].to(parameter.dtype)
         self._optimizer.step()
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise LoopError(
+            "a private loop is not copied or pickled: two of them would add the same noise; call make_private anew"
+        )
+
     def cost(self, delta: float | None = None) -> Cost:
-        """ε of all that the ledger has drawn so far, with the accountant that gave it (PLD, for a planned ledger)."""
+        """ε of all that the ledger has charged so far, with the accountant that gave it (PLD, for a planned ledger)."""
         return self.ledger.cost(delta)
 
     def epsilon(self, delta: float | None = None) -> float:
-        """ε of all that the ledger has drawn so far, this loop's batches included."""
+        """ε of all that the ledger has charged so far, this loop's batches included."""
         return self.cost(delta).epsilon
 
-    def _draw(self) -> tuple[Any, Any]:
+    def _draw(self, last: int) -> tuple[Any, Any]:
+        self._streams.check_process()
         if self._waiting is not None:
             raise LoopError("call step(x, y) on the last batch before drawing the next")
         if self._number is None:
             raise LoopError("a loop is made by make_private, which gives it its entry in the ledger")
-        self.ledger.raise_count(self._number, self.drawn + 1)
+        if self.drawn == self._charged:
+            # Blocks end at multiples of their length: batches asked for in small portions cost no more than at once.
+            charged = min(last, (self.drawn // self._block + 1) * self._block)
+            self.ledger.raise_count(self._number, charged)
+            self._charged = charged
         self.drawn += 1
         x, y = self._rows(self.plan.sampler.draw(self._streams, self.drawn - 1))
         # Held here, so that its identity cannot pass to another object.

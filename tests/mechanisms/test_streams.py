@@ -1,11 +1,25 @@
 """Keyed randomness: repeatable under one key, unrelated under any other."""
 
+import copy
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.mechanisms.streams import Stream, Streams, bound_streams, data_tag, new_secret, secret_from_seed
+from sordino.mechanisms.streams import (
+    Stream,
+    Streams,
+    StreamsError,
+    bound_streams,
+    data_tag,
+    new_secret,
+    secret_from_seed,
+)
 
 keys = st.binary(min_size=16, max_size=16)
 places = st.tuples(st.sampled_from(Stream), st.integers(0, 2**40))
@@ -70,3 +84,27 @@ def test_bad_keys_and_steps_are_refused_and_a_repr_tells_nothing() -> None:
     with pytest.raises(ValueError, match="whole number"):
         Streams(bytes(16)).generator(Stream.NOISE, -1)
     assert repr(Streams(bytes(range(16)))) == "Streams(<secret>)"
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_streams_are_not_copied(copied: Callable[[Any], Any]) -> None:
+    with pytest.raises(StreamsError, match="not copied or pickled"):
+        copied(Streams.fresh())
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of torch's threads: the child does not use them
+def test_a_forked_child_has_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = Streams.fresh()
+    child = os.fork()
+    if child == 0:
+        try:
+            streams.generator(Stream.NOISE)
+            os._exit(1)
+        except StreamsError:
+            os._exit(0 if streams._key == 0 and len(numbers(Streams.fresh(), Stream.NOISE, 0)) else 2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    numbers(streams, Stream.NOISE, 0)  # the parent goes on
+    here = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: here + 1)  # a fork that Python was not told of
+    with pytest.raises(StreamsError, match="was forked"):
+        streams.generator(Stream.NOISE)

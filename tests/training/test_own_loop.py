@@ -1,8 +1,11 @@
 """The drop-in: what it steps on, what it adds, what it charges, and every misuse it must refuse."""
 
+import copy
+import os
+import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 import sordino
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
 from sordino.gradients import ClippedGradients, ExamplesMixError
-from sordino.mechanisms.streams import Stream, Streams, secret_from_seed
+from sordino.mechanisms.streams import Stream, Streams, StreamsError, secret_from_seed
 from sordino.training.own_loop import LoopError, PrivateLoop
 from sordino.training.quantile_clip import QuantileClip
 from sordino.training.rows import Rows
@@ -137,6 +140,53 @@ def test_batches_are_charged_before_they_are_read(tmp_path: Path) -> None:
         before = len(seen)
         private.step(x, y)
     assert private.epsilon() == Ledger.open(ledger.path).epsilon() > 0  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of torch's threads: the child does not use them
+def test_a_forked_child_neither_draws_nor_steps(tmp_path: Path) -> None:
+    ledger = Ledger(5.0, 1e-4, path=tmp_path / "ledger.json")
+    private = loop(ledger=ledger, target_epsilon=None, target_delta=None)
+    x, y = next(private.batches(1))
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for attempt in (lambda: private.step(x, y), lambda: next(private.batches())):
+            try:
+                attempt()
+            except StreamsError:
+                refused += 1
+        os._exit(0 if refused == 2 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert Ledger.open(tmp_path / "ledger.json").entries[0].count == 1  # nothing was charged there
+    private.step(x, y)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_loop_is_not_copied(copied: Callable[[Any], Any]) -> None:
+    with pytest.raises(LoopError, match="not copied or pickled"):
+        copied(loop())
+
+
+def test_a_ledger_on_disk_is_charged_in_blocks_before_they_are_drawn(tmp_path: Path) -> None:
+    ledger, written = Ledger(5.0, 1e-4, path=tmp_path / "ledger.json"), []
+    private = loop(ledger=ledger, epochs=10, target_epsilon=None, target_delta=None)
+    charge = ledger.raise_count
+    ledger.raise_count = lambda number, count: (written.append(count), charge(number, count))[1]  # type: ignore[method-assign]
+
+    def trained(steps: int | None) -> None:
+        for x, y in private.batches(steps):
+            assert private.drawn <= Ledger.open(tmp_path / "ledger.json").entries[0].count
+            private.step(x, y)
+
+    assert private.plan.steps == 100
+    trained(7)
+    assert (private.drawn, written) == (7, [5, 7])  # what was asked for, and no more
+    x, y = next(private.batches())
+    private.step(x, y)
+    assert (private.drawn, written) == (8, [5, 7, 10])  # a loop that is left has paid for its block
+    trained(None)
+    assert (private.drawn, written) == (100, [5, 7, *range(10, 105, 5)])
+    assert private.cost() == cost(private.plan.event, 1e-4)
 
 
 def test_a_shared_ledger_is_filled_and_never_overspent() -> None:

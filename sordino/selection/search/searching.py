@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
@@ -192,7 +192,7 @@ class Search(Generic[C]):
 class _Key:
     """The secret of a search with all that it is bound to."""
 
-    secret: bytes
+    secret: bytes = field(repr=False)
     seed: int | None
     bound: str
     """The question and the data."""
