@@ -84,6 +84,8 @@ def run(arguments: list[str] | None = None) -> None:
         _fail(f"{problem.filename}: {problem.strerror}" if problem.filename and problem.strerror else str(problem))
     except (ValueError, ArithmeticError) as problem:
         _fail(str(problem))
+    except MemoryError:
+        _fail("memory is exhausted: use fewer columns, categories or records. What was charged is in the ledger")
 
 
 def _how_to_go_on(arguments: list[str]) -> str:

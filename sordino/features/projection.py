@@ -11,7 +11,8 @@ from scipy.linalg import eigh
 from sordino.budget import Ledger, NonPrivate
 from sordino.data import DataError
 from sordino.features.feature import Feature, as_array
-from sordino.mechanisms.covariance import SecondMoments
+from sordino.mechanisms import memory
+from sordino.mechanisms.covariance import SHORTER, SecondMoments, memory_of
 from sordino.mechanisms.streams import Streams
 
 Array = NDArray[np.float64]
@@ -78,6 +79,7 @@ class Projection(Feature):
         """
         flat = _flat(vectors)
         _check(components, flat.shape[1])
+        memory.require(memory_of(flat.shape[1]), f"components of vectors of {flat.shape[1]:,} numbers", SHORTER)
         ledger.spend(NonPrivate(), "principal components, exact")
         return cls(*_principal(*_moments(flat), components))
 

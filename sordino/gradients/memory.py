@@ -2,7 +2,6 @@
 
 import resource
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,22 +10,14 @@ from torch import Tensor
 from sordino.gradients import batches
 from sordino.gradients.batches import Setup
 from sordino.gradients.specimens import specimens
-
-_LIMIT, _USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+from sordino.mechanisms import memory
 
 
 def available(device: torch.device) -> float:
     """Bytes that may still be taken; infinity where nobody can tell."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    found = [float("inf")]
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found += [1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
-        found.append(float(_LIMIT.read_text()) - float(_USED.read_text()))
-    except (OSError, ValueError):  # another system, or no limit
-        pass
-    return min(found)
+    return memory.available()
 
 
 def peak(device: torch.device) -> float:

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from math import prod, sqrt
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Event, Gaussian, Ledger
+from sordino.mechanisms import memory
 from sordino.mechanisms.gaussian import gaussian_noise
 from sordino.mechanisms.streams import Stream, Streams
 
@@ -49,6 +50,12 @@ class PairTables:
         without = with_target * (with_target - 1) // 2
         return sqrt(without + self.target_weight**2 * with_target)
 
+    @property
+    def needed_bytes(self) -> int:
+        """The most that a release takes: counts, noise and their sum, and the square of the narrow attributes."""
+        narrow = sum(size for size in self.sizes if size <= _WIDE)
+        return 8 * (3 * cells(self.sizes) + 2 * narrow**2 + 2 * _MOST_INDICATORS)
+
     def noise_of(self, pair: tuple[int, int]) -> float:
         """The standard deviation of the noise on each count of a pair's table."""
         weight = self.target_weight if len(self.sizes) - 1 in pair else 1.0
@@ -69,6 +76,9 @@ class PairTables:
         """
         if codes.ndim != 2 or codes.shape[1] != len(self.sizes):
             raise ValueError(f"expected codes (n, {len(self.sizes)}), not an array {codes.shape}")
+        memory.require(
+            self.needed_bytes, "a release of the tables of all pairs", "leave the attributes of most values out"
+        )
         ledger.spend(self.event, what, part, seeded=seeded)
         counts = pair_tables(codes, self.sizes)
         generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
@@ -88,29 +98,58 @@ def pair_tables(codes: NDArray[np.integer], sizes: tuple[int, ...]) -> Tables:
     attribute's size is an empty value, which counts in no table of that attribute.
     """
     check_sizes(sizes)
-    starts = np.concatenate(([0], np.cumsum(sizes)))
+    wide = [size > _WIDE for size in sizes]
+    narrow = [attribute for attribute in range(len(sizes)) if not wide[attribute]]
+    tables = _by_products(codes, sizes, narrow)
+    for a, b in combinations(range(len(sizes)), 2):
+        if wide[a] or wide[b]:
+            tables[a, b] = _by_cells(codes[:, a], codes[:, b], sizes[a], sizes[b])
+    return {pair: tables[pair] for pair in combinations(range(len(sizes)), 2)}
+
+
+def _by_products(codes: NDArray[np.integer], sizes: tuple[int, ...], chosen: list[int]) -> Tables:
+    """The tables of these attributes, all at once by products of indicators: fast, in memory of their width squared."""
+    own = np.array([sizes[attribute] for attribute in chosen], dtype=np.int64)
+    starts = np.concatenate(([0], np.cumsum(own)))
     width = int(starts[-1])
-    # All tables at once, a block of records after another: their indicators take little memory, and counts in single
-    # precision are exact up to 2²⁴ records.
+    # A block of records after another: their indicators take little memory, and counts in single precision are exact
+    # up to 2²⁴ records.
     together = np.zeros((width, width))
-    length = max(1, min(_MOST_RECORDS, _MOST_INDICATORS // width))
-    for first in range(0, len(codes), length):
-        block = codes[first : first + length]
-        rows, attributes = np.nonzero((block >= 0) & (block < np.array(sizes)))
+    length = max(1, min(_MOST_RECORDS, _MOST_INDICATORS // max(1, width)))
+    for first in range(0, len(codes) if width else 0, length):
+        block = codes[first : first + length, chosen]
+        rows, attributes = np.nonzero((block >= 0) & (block < own))
         indicators = np.zeros((len(block), width), dtype=np.float32)
         indicators[rows, starts[attributes] + block[rows, attributes]] = 1
         together += indicators.T @ indicators
-    ranges = [slice(*ends) for ends in pairwise(starts.tolist())]
-    return {(a, b): together[ranges[a], ranges[b]].copy() for a, b in combinations(range(len(sizes)), 2)}
+    ranges = dict(zip(chosen, (slice(*ends) for ends in pairwise(starts.tolist())), strict=True))
+    return {(a, b): together[ranges[a], ranges[b]].copy() for a, b in combinations(chosen, 2)}
+
+
+def _by_cells(first: NDArray[np.integer], second: NDArray[np.integer], rows: int, columns: int) -> Table:
+    """One table, in memory of its own size: for an attribute of so many values that their square is too much."""
+    table = np.zeros((rows, columns))
+    for start in range(0, len(first), _MOST_RECORDS):
+        a, b = (codes[start : start + _MOST_RECORDS] for codes in (first, second))
+        known = (a >= 0) & (a < rows) & (b >= 0) & (b < columns)
+        np.add.at(table, (a[known], b[known]), 1)
+    return table
 
 
 _MOST_RECORDS, _MOST_INDICATORS = 2**16, 2**22
+# The square of so many values, which products of indicators take beside the tables, is still nothing.
+_WIDE = 1024
 # One table of so many cells would take gigabytes, and its noise would drown anything.
 _MOST_CELLS = 2**26
+
+
+def cells(sizes: tuple[int, ...]) -> int:
+    """Of the tables of all pairs."""
+    return (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
 
 
 def check_sizes(sizes: tuple[int, ...]) -> None:
     if len(sizes) < 2 or min(sizes) < 1:
         raise ValueError(f"pair tables need at least two attributes with a value each, not the sizes {sizes}")
-    if sum(prod(pair) for pair in combinations(sizes, 2)) > _MOST_CELLS:
+    if cells(sizes) > _MOST_CELLS:
         raise ValueError("the attributes have too many values for tables of all pairs; leave the largest ones out")

@@ -7,11 +7,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Event, Gaussian, Ledger
+from sordino.mechanisms import memory
 from sordino.mechanisms.gaussian import clip_rows, gaussian_noise
 from sordino.mechanisms.streams import Stream, Streams
 
 Array = NDArray[np.float64]
 _BLOCK = 4096
+SHORTER = "project the vectors to fewer numbers by public directions first, or take other features"
+
+
+def memory_of(width: int) -> float:
+    """The most bytes that second moments of vectors of this width take, and then their eigenvectors."""
+    return 8.0 * width * (8 * width + 6 * _BLOCK)
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ class SecondMoments:
         if rows.ndim != 2 or 0 in rows.shape:
             raise ValueError(f"expected vectors (n, d) with something in them, not {rows.shape}")
         ledger.refuse_add_remove()
+        memory.require(memory_of(rows.shape[1]), f"second moments of vectors of {rows.shape[1]:,} numbers", SHORTER)
         ledger.spend(self.event, what, part, seeded=seeded)
         generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
         n, d = rows.shape

@@ -153,3 +153,16 @@ def test_what_is_refused_leaves_no_folder(
     bad.write_text("copy,noise,number,y\nyes,a,1,0\n")
     assert "too few" in sordino(*wish((bad, table[1]), "--out", tmp_path / "run")).err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_column_of_many_categories_is_refused_before_anything_is_charged(
+    sordino: Callable[..., Any], table: tuple[Path, Path], tmp_path: Path
+) -> None:
+    words = [f"z{i}" for i in range(300_000)]
+    columns = {"noise": {"categories": ["a", "b", "c", *words]}, "number": {"bounds": [0, 100]}}
+    (tmp_path / "wide.json").write_text(json.dumps({"columns": columns, "target": SCHEMA["target"]}))
+    outcome = sordino(*wish((table[0], tmp_path / "wide.json"), "--out", tmp_path / "run"))
+    assert outcome.code == 2
+    assert "column 'noise' has 300,003 categories; merge its categories" in outcome.err
+    assert len(outcome.err.splitlines()) == 1
+    assert not (tmp_path / "run").exists()

@@ -1,6 +1,7 @@
 """Tables of all pairs: counts, how far one record moves them together, noise, and charge."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -43,6 +44,22 @@ def test_records_are_counted_a_block_at_a_time(monkeypatch):
     assert made == [(100, 100), *[(70, 100)] * 71, (30, 100)]
     for pair, table in whole.items():
         np.testing.assert_array_equal(in_blocks[pair], table)
+
+
+def test_a_column_of_many_values_takes_the_memory_of_its_own_tables():
+    sizes = (3, 20_000, 4)
+    codes = np.random.default_rng(0).integers(-1, np.array(sizes) + 1, (3000, 3))
+    tracemalloc.start()
+    tables = pair_tables(codes, sizes)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < PairTables(sizes, 1.0).needed_bytes < 2**27  # the square of the width would be 3 GiB
+    assert list(tables) == [(0, 1), (0, 2), (1, 2)]
+    for (a, b), table in tables.items():
+        expected = np.zeros((sizes[a], sizes[b]))
+        known = ((codes >= 0) & (codes < sizes))[:, [a, b]].all(axis=1)
+        np.add.at(expected, (codes[known, a], codes[known, b]), 1)
+        np.testing.assert_array_equal(table, expected)
 
 
 # Breast Cancer and Adult, label included: NOTES' √45 and √105, and with the label's tables three times as exact.

@@ -1,6 +1,7 @@
 """Symmetrical uncertainty between features and with the label, out of the tables of all pairs of attributes."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,19 @@ def exact_uncertainties(attributes: Attributes, split: Split, ledger: Ledger | N
     return uncertainties(attributes, pair_tables(attributes.codes(split), attributes.sizes))
 
 
+def memory_of(attributes: Attributes) -> int:
+    """The most bytes that `uncertainties` takes beside the tables."""
+    *columns, target = (
+        (1, size) if not indicator else (size, 2)
+        for size, indicator in zip(attributes.sizes, attributes.is_indicator, strict=True)
+    )
+    features = sum(count for count, _ in columns)
+    # A pair's features with the values of each, and as much again for shares, their logarithms and products.
+    largest = sorted((count * values for count, values in columns), reverse=True)
+    pair = largest[0] * max(target[1], *largest[1:2], 1)
+    return 8 * (features**2 + 6 * pair + 24 * _MOST_PAIRS + 24 * max(count for count, _ in columns))
+
+
 def uncertainties(attributes: Attributes, tables: Tables) -> Uncertainties:
     """From tables of counts, exact ones or noisy ones that are made whole (`consistency.whole`): post-processing.
 
@@ -47,22 +61,22 @@ def uncertainties(attributes: Attributes, tables: Tables) -> Uncertainties:
     same attribute, which exclude each other, from the average of what its tables say of it.
     """
     label = len(attributes.sizes) - 1
-    owners = attributes.owners
-    m = len(owners)
+    m = len(attributes.owners)
     between, with_label = np.eye(m), np.zeros(m)
-    places = [np.flatnonzero(owners == attribute) for attribute in range(label)]
+    # An attribute's features lie side by side.
+    ends = np.searchsorted(attributes.owners, np.arange(label + 1))
+    places = [slice(*each) for each in pairwise(ends.tolist())]
     for (a, b), counts in tables.items():
         shares = counts / max(counts.sum(), np.finfo(float).tiny)
         found = _coefficients(_by_features(shares, attributes.is_indicator[a], attributes.is_indicator[b]))
         if b == label:
             with_label[places[a]] = found[:, 0]
         else:
-            between[np.ix_(places[a], places[b])] = found
-            between[np.ix_(places[b], places[a])] = found.T
+            between[places[a], places[b]] = found
+            between[places[b], places[a]] = found.T
     for a in range(label):
         if attributes.is_indicator[a]:
-            own = _of_one_attribute(_marginal(tables, a))
-            between[np.ix_(places[a], places[a])] = own
+            _write_exclusive(_marginal(tables, a), between[places[a], places[a]])
     return Uncertainties(between, with_label, attributes.names)
 
 
@@ -96,13 +110,16 @@ def _entropy(shares: Array) -> Array:
     return np.asarray(-(shares * np.log2(np.where(shares > 0, shares, 1.0))).sum(axis=-1))
 
 
-def _of_one_attribute(shares: Array) -> Array:
-    """Between the indicators of one attribute: never both."""
-    first, second = np.meshgrid(shares, shares, indexing="ij")
-    neither = 1 - first - second
-    found = _coefficients(np.stack([np.zeros_like(first), first, second, neither], axis=-1).reshape(*first.shape, 2, 2))
-    np.fill_diagonal(found, 1.0)
-    return found
+def _write_exclusive(shares: Array, out: Array) -> None:
+    """Between the indicators of one attribute, never both: some of them at a time, since a pair takes 4 numbers."""
+    for part in np.array_split(np.arange(len(shares)), max(1, shares.size**2 // _MOST_PAIRS)):
+        first, second = np.broadcast_arrays(shares[part, None], shares)
+        joint = np.stack([np.zeros_like(first), first, second, 1 - first - second], axis=-1)
+        out[part] = _coefficients(joint.reshape(*first.shape, 2, 2))
+    np.fill_diagonal(out, 1.0)
+
+
+_MOST_PAIRS = 2**18
 
 
 def _marginal(tables: Tables, attribute: int) -> Array:
