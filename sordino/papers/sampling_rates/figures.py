@@ -1,13 +1,14 @@
 """Figures 1 to 3 of LSR, whose numbers are not in the text of the paper: only ours are drawn."""
 
+from math import ceil
 from statistics import fmean
 
 from sordino.budget.curves import noise_against_sample_rate, square_root_law
 from sordino.budget.statement import printed
 from sordino.papers.experiment import Experiment
-from sordino.papers.outcomes import OURS, ours
+from sordino.papers.outcomes import OURS, classic_noise, ours
 from sordino.papers.records import Cell, Record, Series, percent
-from sordino.papers.sampling_rates.common import DELTA, PAPER, SHORTFALL, TUNING, trained
+from sordino.papers.sampling_rates.common import DELTA, PAPER, SHORTFALL, TUNING, settings_here, trained
 from sordino.papers.sampling_rates.generalisation import BATCH, LEARNING_RATE, RECORDS, SIGMA, Descent
 from sordino.training.large_rates import LARGE_RATES
 
@@ -80,17 +81,20 @@ def figure_2(experiment: Experiment) -> Record:
         series.append(Series(f"ε={epsilon:g}", [rate for rate, _ in inside], [sigma for _, sigma in inside]))
         large = [(rate, sigma) for rate, sigma in zip(rates, sigmas, strict=True) if rate >= 0.1]
         law = square_root_law(*zip(*large, strict=True))
-        rows.append([epsilon, law, *sigmas])
+        rows.append([epsilon, "PLD", law, *sigmas])
+        theirs = [classic_noise(rate, ceil(epochs / rate), epsilon, DELTA) for rate in rates]
+        rows.append([epsilon, "RDP, old", None, *theirs])
     series.append(Series("13·√q (T&B, ε=3)", rates, [13 * rate**0.5 for rate in rates], points=True))
     return Record(
         PAPER,
         "figure-2",
         f"Noise multiplier σ for {epochs} epochs at each sampling rate q and ε",
-        ["ε", "c of σ ≈ c·√q, q ≥ 0.1", *(f"q={rate:g}" for rate in rates)],
+        ["ε", "accountant", "c of σ ≈ c·√q, q ≥ 0.1", *(f"q={rate:g}" for rate in rates)],
         rows,
         [
-            f"δ=1e-5, PLD; drawn where σ lies in the paper's range of {least:g} to {most:g}",
-            "T&B's c≈13 at ε=3 is by RDP with the old conversion: PLD needs less noise",
+            f"δ=1e-5; PLD is drawn where σ lies in the paper's range of {least:g} to {most:g}",
+            "LSR and T&B, whose c≈13 at ε=3 is drawn, priced by RDP with the old conversion: the second row of each ε; "
+            "PLD needs less noise",
             _NO_NUMBERS,
         ],
         None,
@@ -107,7 +111,7 @@ def figure_3(experiment: Experiment) -> Record:
     rows: list[list[Cell]] = []
     series: list[Series] = []
     for dataset, names in panels.items():
-        for name in names:
+        for name in settings_here(experiment, names):
             found = trained(experiment, name)
             series.append(Series.along(found, name, dataset, "epsilon"))
             rows.append([name, dataset, LARGE_RATES[name].epsilon, LARGE_RATES[name].accuracy, *ours(found)])

@@ -9,14 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from scipy.optimize import brentq
-
 from sordino.audit import Audit, audit_plan, audit_weight_distributions
-from sordino.budget import PoissonGaussian, Repeated, rdp
 from sordino.budget.steps import steps_for
 from sordino.data.samplers import PoissonSampler, ShuffledSampler
 from sordino.mechanisms.streams import Streams
 from sordino.papers.keeping import CACHE, Store
+from sordino.papers.outcomes import classic_noise
 from sordino.papers.trials import Say
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
@@ -55,11 +53,10 @@ class Method:
 def claimed_noise(sample_rate: float, steps: int, epsilon: float) -> float:
     """The noise multiplier for which SI's accountant (RDP, the old conversion) gives this ε."""
 
-    def excess(log_z: float) -> float:
-        event = Repeated(PoissonGaussian(sample_rate, math.exp(log_z)), steps)
-        return rdp.classic_epsilon(event, DELTA, "zero-out", "old") - epsilon
-
-    return math.exp(brentq(excess, math.log(0.2), math.log(1e4), xtol=1e-4))
+    found = classic_noise(sample_rate, steps, epsilon, DELTA)
+    if found is None:
+        raise ValueError(f"SI's accountant gives no ε as small as {epsilon:g}, however much noise there is")
+    return found
 
 
 @dataclass(frozen=True)
