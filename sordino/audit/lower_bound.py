@@ -1,8 +1,12 @@
 """A lower bound on ε, with a confidence level, from an adversary's scores of trials with and without a canary.
 
 (ε, δ)-DP says of every set A of outputs: P(A | one arm) ≤ e^ε·P(A | other arm) + δ, whichever arm is the one. So
-ε ≥ ln((P(A | one) − δ) / P(A | other)), and Clopper–Pearson intervals of the two probabilities bound the right side.
+ε ≥ ln((P(A | one) − δ) / P(A | other)). Some of the trials choose A: which end of the scores, and from which threshold
+on. The others count hits, and the two shares are bounded together (`bound_from_hits`).
 """
+
+import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +14,29 @@ from scipy import stats
 
 Scores = NDArray[np.floating]
 
-_HELD_OUT = 10
-"""One trial in so many says where thresholds lie, the others measure: chosen on the same ones they look too good."""
-_THRESHOLDS = 8
-"""At each end of the scores; the confidence is shared among all of them (a union bound)."""
-_LARGEST_SHARE = 0.3
+_HELD_OUT = 4
+"""One trial in so many chooses the threshold, the others measure: chosen on the same ones it looks too good."""
+_THRESHOLDS = 64
+"""Candidates from each end of the scores to their middle."""
+_CAUTION = 0.7
+"""Standard errors of a candidate's promise that are taken off it; about the best of those that were tried."""
 _FEWEST = 20
+_EDGE = 0.02
+"""Of the level, what each share's own interval may use up; the rest is for both together."""
+_ONE_SIDED = 0.15
+"""Where the error of one share is below so much of the other's, that of the other alone counts."""
+_POINTS = 200
+
+
+class _Choice(NamedTuple):
+    """A set of outputs: scores from a threshold on; `above` says on which side. The arm that is hit more often is the
+    canary's if above, the other one otherwise. Errors are of the logarithms of the two shares, as far as is known."""
+
+    promise: float
+    above: bool
+    threshold: float
+    error: float
+    false_error: float
 
 
 def epsilon_lower_bound(present: Scores, absent: Scores, delta: float, confidence: float = 0.95) -> float:
@@ -29,33 +50,84 @@ def epsilon_lower_bound(present: Scores, absent: Scores, delta: float, confidenc
         raise ValueError(f"delta must lie in [0, 1), not {delta!r}")
     if min(len(present), len(absent)) < _FEWEST:
         raise ValueError(f"a lower bound needs at least {_FEWEST} trials with the canary and as many without")
-    held_out = np.sort(np.concatenate([present[::_HELD_OUT], absent[::_HELD_OUT]]))
-    with_canary, without = (np.sort(np.delete(scores, np.s_[::_HELD_OUT])) for scores in (present, absent))
-    ranks = np.geomspace(1, max(1.0, _LARGEST_SHARE * len(held_out)), _THRESHOLDS).astype(int)
-    level = (1 - confidence) / (2 * _THRESHOLDS)
-    high, low = held_out[-ranks], held_out[ranks - 1]
-    above = [len(scores) - np.searchsorted(scores, high, side="left") for scores in (with_canary, without)]
-    below = [np.searchsorted(scores, low, side="right") for scores in (with_canary, without)]
-    bounds = (
-        _bounds(above[0], len(with_canary), above[1], len(without), delta, level),
-        _bounds(below[1], len(without), below[0], len(with_canary), delta, level),
+    choosing = [np.sort(scores[::_HELD_OUT]) for scores in (present, absent)]
+    measuring = [np.delete(scores, np.s_[::_HELD_OUT]) for scores in (present, absent)]
+    sizes = len(measuring[0]), len(measuring[1])
+    chosen = max((_best(choosing, sizes, delta, 1 - confidence, above) for above in (True, False)))
+    if chosen.above:
+        hits, false_hits = (int(np.count_nonzero(scores >= chosen.threshold)) for scores in measuring)
+        trials, false_trials = sizes
+    else:
+        false_hits, hits = (int(np.count_nonzero(scores <= chosen.threshold)) for scores in measuring)
+        false_trials, trials = sizes
+    errors = chosen.error, chosen.false_error
+    return bound_from_hits((hits, trials), (false_hits, false_trials), delta, 1 - confidence, errors)
+
+
+def _best(choosing: list[Scores], sizes: tuple[int, int], delta: float, level: float, above: bool) -> _Choice:
+    """The threshold on this side that promises the highest bound from so many measuring trials."""
+    pooled = np.unique(np.concatenate(choosing))
+    ranks = np.unique(np.geomspace(1, max(1.0, len(pooled) / 2), _THRESHOLDS).astype(int))
+    thresholds = pooled[np.unique(np.concatenate([ranks - 1, len(pooled) - ranks]))]
+    if above:
+        hits, false_hits = (len(scores) - np.searchsorted(scores, thresholds, side="left") for scores in choosing)
+        (trials, false_trials), (measured, falsely_measured) = (len(choosing[0]), len(choosing[1])), sizes
+    else:
+        false_hits, hits = (np.searchsorted(scores, thresholds, side="right") for scores in choosing)
+        (false_trials, trials), (falsely_measured, measured) = (len(choosing[0]), len(choosing[1])), sizes
+    share, false_share = (hits + 0.5) / (trials + 1), (false_hits + 1) / (false_trials + 2)
+    beyond = np.maximum(share - delta, 1e-12)
+    error = np.sqrt(share * (1 - share) / measured) / beyond
+    false_error = np.sqrt((1 - false_share) / false_share / falsely_measured)
+    # Less what the choosing trials themselves may err: of many candidates the best look better than they are.
+    doubt = np.hypot(error * math.sqrt(measured / trials), false_error * math.sqrt(falsely_measured / false_trials))
+    promise = np.log(beyond / false_share) - stats.norm.isf(level) * np.hypot(error, false_error) - _CAUTION * doubt
+    best = int(np.argmax(promise))
+    return _Choice(float(promise[best]), above, float(thresholds[best]), float(error[best]), float(false_error[best]))
+
+
+def bound_from_hits(
+    hits: tuple[int, int], false_hits: tuple[int, int], delta: float, level: float, errors: tuple[float, float]
+) -> float:
+    """ln((share of hits − δ) / share of false hits) at least, of hits and trials in two independent arms; or 0.
+
+    It errs with probability at most `level`, whatever the shares are. Of a share that is too low (of hits) or too high
+    (of false hits) to be true, the binomial tail gives a p-value, and with it a normal score z. All pairs of shares are
+    rejected of which one score is beyond its own limit (at a fiftieth of the level each), or a weighted sum of both is
+    beyond a common one (Stouffer's method, at the rest): the bound is the least over all pairs that are left. Two
+    intervals at half the level each would leave the corner where both shares are at their worst at once. `errors`,
+    from other trials, only say which share the weight should be on.
+    """
+    limit, common = stats.norm.isf(level * _EDGE), stats.norm.isf(level * (1 - 2 * _EDGE))
+    error, false_error = errors
+    error, false_error = (
+        0.0 if error < _ONE_SIDED * false_error else error,
+        0.0 if false_error < _ONE_SIDED * error else false_error,
     )
-    return float(np.max(bounds))
+    weight, false_weight = np.array([error, false_error]) / math.hypot(error, false_error)
+    if weight == 0 or false_weight == 0:
+        scores = np.full(2, limit if weight == 0 else common)
+        false_scores = np.full(2, limit if false_weight == 0 else common)
+    else:
+        scores = np.linspace((common - false_weight * limit) / weight, limit, _POINTS)
+        false_scores = np.minimum(limit, (common - weight * scores) / false_weight)
+    # From one point of the line to the next the shares are within the worse end of either, so nothing is missed.
+    least = _lowest_share(*hits, scores[1:])
+    most = np.maximum(_highest_share(*false_hits, false_scores[:-1]), np.finfo(float).tiny)
+    return float(np.log(np.maximum(((least - delta) / most).min(), 1.0)))
 
 
-def _bounds(
-    hits: NDArray[np.integer],
-    trials: int,
-    false_hits: NDArray[np.integer],
-    false_trials: int,
-    delta: float,
-    level: float,
-) -> NDArray[np.float64]:
-    """ln((lower bound of one share − δ) / upper bound of the other), each at half the level; at least 0."""
-    low = np.where(hits > 0, stats.beta.ppf(level / 2, np.maximum(hits, 1), trials - hits + 1), 0.0)
-    misses = false_trials - false_hits
-    high = np.where(misses > 0, stats.beta.isf(level / 2, false_hits + 1, np.maximum(misses, 1)), 1.0)
-    return np.log(np.maximum((low - delta) / high, 1.0))
+def _lowest_share(hits: int, trials: int, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Clopper–Pearson: the least share of which so many hits or more are as probable as such a score or beyond."""
+    if hits == 0:
+        return np.zeros_like(scores)
+    return np.asarray(stats.beta.ppf(stats.norm.sf(scores), hits, trials - hits + 1))
+
+
+def _highest_share(hits: int, trials: int, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    if hits == trials:
+        return np.ones_like(scores)
+    return np.asarray(stats.beta.isf(stats.norm.sf(scores), hits + 1, trials - hits))
 
 
 def check_confidence(confidence: float) -> None:

@@ -100,10 +100,12 @@ def test_a_likelihood_ratio_has_mean_one_where_the_canary_is_absent() -> None:
 
 def test_statistics_are_bounded_below_their_price() -> None:
     moments = ChannelMoments(0.2, 0.05, noise_multiplier=2.0, sample_rate=0.5)
-    coins = half_of(10_000, Streams.fresh())
-    scores = statistics_scores(moments, coins)
-    truth = cost(moments.event, 0.02).epsilon
-    assert 0.2 * truth < epsilon_lower_bound(scores[coins], scores[~coins], 0.02) < truth
+    truth, bounds = cost(moments.event, 0.02).epsilon, []
+    for _ in range(5):
+        coins = half_of(10_000, Streams.fresh())
+        scores = statistics_scores(moments, coins)
+        bounds.append(epsilon_lower_bound(scores[coins], scores[~coins], 0.02))
+    assert 0.4 * truth < np.median(bounds) < truth
 
 
 def test_a_clip_that_adapts_is_audited_with_the_clip_of_each_step() -> None:

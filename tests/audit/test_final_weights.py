@@ -60,4 +60,5 @@ def test_a_single_gaussian_release_is_bounded_closely() -> None:
 
     truth = cost(Gaussian(1.5), 0.02).epsilon
     ways = {"records": 20_000, "l2_clip": 1.0, "claimed_epsilon": truth, "sound_epsilon": truth, "delta": 0.02}
-    assert 0.7 * truth < audit_final_weights(loop, **ways).lower_bound < truth
+    bounds = [audit_final_weights(loop, **ways).lower_bound for _ in range(5)]
+    assert 0.7 * truth < np.median(bounds) < truth
