@@ -53,7 +53,7 @@ def epsilon_lower_bound(present: Scores, absent: Scores, delta: float, confidenc
     choosing = [np.sort(scores[::_HELD_OUT]) for scores in (present, absent)]
     measuring = [np.delete(scores, np.s_[::_HELD_OUT]) for scores in (present, absent)]
     sizes = len(measuring[0]), len(measuring[1])
-    chosen = max((_best(choosing, sizes, delta, 1 - confidence, above) for above in (True, False)))
+    chosen = max(_best(choosing, sizes, delta, 1 - confidence, above) for above in (True, False))
     if chosen.above:
         hits, false_hits = (int(np.count_nonzero(scores >= chosen.threshold)) for scores in measuring)
         trials, false_trials = sizes
