@@ -1,5 +1,7 @@
-"""Private normalisation within a run: its statistics are told once, charged, and kept with the model."""
+"""Private normalisation within a run: its statistics are released once, charged, and kept with the model."""
 
+import hashlib
+import hmac
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -8,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.budget import Event, Ledger
-from sordino.budget.events import composed
+from sordino.budget import BudgetExceeded, Event, Ledger
+from sordino.budget.events import UnsupportedEvent, composed
+from sordino.budget.ledger_file import partial_of
 from sordino.features.normalisation import Standardised
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.streams import bound_streams, data_tag, new_secret, secret_from_seed
@@ -41,55 +44,76 @@ def spent_before(moments: Moments | None) -> Event | None:
 def statistics(
     run: Run, moments: Moments, features: NDArray[np.floating], ledger: Ledger, seed: int | None
 ) -> Standardised:
-    """The run's statistics: those that it told before it was interrupted, or fresh ones.
+    """The run's statistics: those that it released before it was interrupted, or fresh ones.
 
-    Guarantee: the mechanisms' (`ChannelMoments`, `ThresholdQuantiles`); nothing is told twice, since what was told is
-    kept.
+    Guarantee: the mechanisms' (`ChannelMoments`, `ThresholdQuantiles`), charged under the name of this run: entries of
+    other runs pay for nothing here. Nothing is released twice, since what was released is kept. A refusal deletes the
+    key, so that what the ledger refused can never come out of it later.
     """
+    ledger.refuse_add_remove()
     with run.alone():
         ledger.reload()
-        if not run.normalisation.exists():
-            sums, paid = _channel_means(features), {entry.what for entry in ledger.entries} & {WHAT, THRESHOLDS}
-            secret = _secret(run, moments, sums, seed, bool(paid))
-            bond, seeded = _bond(secret, moments, sums), seed is not None
-            if isinstance(moments, ThresholdQuantiles):
-                streams = bound_streams(secret, bond | {"for": THRESHOLDS})
-                once = THRESHOLDS in paid
-                moments = moments.release(*sums, ledger, THRESHOLDS, streams=streams, seeded=seeded, paid=once)
-            streams = bound_streams(secret, bond)
-            mean, variance = moments.release(*sums, ledger, WHAT, streams=streams, seeded=seeded, paid=WHAT in paid)
+        if run.normalisation.exists():
+            _check_paid(run, moments, ledger)
+        else:
+            sums, seeded = _channel_means(features), seed is not None
+            bond = _bond_of_run(run, moments, sums, ledger, seed)
+            secret, name, kept = bytes.fromhex(bond["secret"]), _name(bond), moments
+            try:
+                if isinstance(kept, ThresholdQuantiles):
+                    streams, own = bound_streams(secret, bond | {"for": THRESHOLDS}), _thresholds_of(name)
+                    paid = ledger.number_of(own) is not None
+                    kept = kept.release(*sums, ledger, THRESHOLDS, streams=streams, seeded=seeded, run=own, paid=paid)
+                streams, paid = bound_streams(secret, bond), ledger.number_of(name) is not None
+                mean, variance = kept.release(*sums, ledger, WHAT, streams=streams, seeded=seeded, run=name, paid=paid)
+            except (BudgetExceeded, UnsupportedEvent):
+                _forget(run)
+                raise
             told = {"mean": torch.from_numpy(mean), "variance": torch.from_numpy(variance)}
-            run.write_tensors(run.normalisation, told, {"floor": moments.noise_of_mean_square(len(features))})
-        (run.private / _KEY).unlink(missing_ok=True)
+            facts = {"floor": kept.noise_of_mean_square(len(features)), "run": name}
+            run.write_tensors(run.normalisation, told, facts)
+        _forget(run)
         return read(run)
 
 
-def _secret(run: Run, moments: Moments, sums: tuple[NDArray[np.float64], ...], seed: int | None, paid: bool) -> bytes:
-    """Of the noise of the statistics, under a key that is kept until they are.
+def _bond_of_run(
+    run: Run, moments: Moments, sums: tuple[NDArray[np.float64], ...], ledger: Ledger, seed: int | None
+) -> dict[str, Any]:
+    """What the noise of the statistics follows from, under a key that is kept until they are.
 
     A run that was killed in between repeats them bit for bit, which shows nothing new, or not at all.
     """
-    if paid:
-        secret = _kept_secret(run, moments, sums)
-        if secret is None:
+    known = _kept_bond(run)
+    if known is not None:
+        bond = _bond(bytes.fromhex(known["secret"]), moments, sums)
+        if bond | {"seed": seed} == known:
+            return bond
+        if _is_charged(ledger, known):
             raise RunError(
                 f"the run in {run.folder} was stopped between paying for its statistics and keeping them, with other "
-                "data or in another environment: begin a new run"
+                "data or another seed, or in another environment: begin a new run"
             )
-        return secret
-    secret = new_secret() if seed is None else secret_from_seed(seed)
-    run.write_private(_KEY, _bond(secret, moments, sums))
-    return secret
+    # Without a key, or with one under which nothing was drawn, all is drawn from a new key, and charged.
+    bond = _bond(new_secret() if seed is None else secret_from_seed(seed), moments, sums)
+    if seed is not None and _is_charged(ledger, bond):
+        raise RunError("the ledger already holds a normalisation with this seed and data: choose another seed")
+    run.write_private(_KEY, bond | {"seed": seed})
+    return bond
 
 
-def _kept_secret(run: Run, moments: Moments, sums: tuple[NDArray[np.float64], ...]) -> bytes | None:
-    """The key of a release that was paid for, if all that it is bound to is as it was."""
+def _is_charged(ledger: Ledger, bond: dict[str, Any]) -> bool:
+    name = _name(bond)
+    return any(ledger.number_of(own) is not None for own in (name, _thresholds_of(name)))
+
+
+def _kept_bond(run: Run) -> dict[str, Any] | None:
     try:
-        kept = json.loads((run.private / _KEY).read_text())
-        secret = bytes.fromhex(kept["secret"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return secret if kept == _bond(secret, moments, sums) else None
+        kept = dict(json.loads((run.private / _KEY).read_text()))
+        if len(bytes.fromhex(kept["secret"])) and all(isinstance(kept[name], str) for name in ("moments", "data")):
+            return kept
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    return None
 
 
 def _bond(secret: bytes, moments: Moments, sums: tuple[NDArray[np.float64], ...]) -> dict[str, Any]:
@@ -99,6 +123,32 @@ def _bond(secret: bytes, moments: Moments, sums: tuple[NDArray[np.float64], ...]
         "data": data_tag(secret, *sums),
         "environment": environment(),
     }
+
+
+def _name(bond: dict[str, Any]) -> str:
+    """Public, for the run's entries in the ledger."""
+    text = f"normalisation {bond['moments']} {bond['data']}"
+    return hmac.new(bytes.fromhex(bond["secret"]), text.encode(), hashlib.sha256).hexdigest()[:16]
+
+
+def _thresholds_of(name: str) -> str:
+    return f"{name} thresholds"
+
+
+def _check_paid(run: Run, moments: Moments, ledger: Ledger) -> None:
+    """Refuse statistics that this ledger has not paid for.
+
+    Those of earlier versions name no run, and neither do the entries that paid for them.
+    """
+    name = run.read_tensors(run.normalisation)[1].get("run", "")
+    event = moments.moments_event if isinstance(moments, ThresholdQuantiles) else moments.event
+    if not any((entry.run, entry.event, entry.what) == (name, event, WHAT) for entry in ledger.entries):
+        raise RunError(f"{run.normalisation} was released under another plan or ledger: its cost is not in this one")
+
+
+def _forget(run: Run) -> None:
+    for path in (run.private / _KEY, partial_of(run.private / _KEY)):
+        path.unlink(missing_ok=True)
 
 
 def read(run: Run) -> Standardised:

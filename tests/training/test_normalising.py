@@ -1,12 +1,13 @@
-"""Statistics of a run are told once: charged first, kept, read again, and never drawn a second time."""
+"""Statistics of a run are released once: charged first, kept, read again, and never drawn a second time."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from sordino.budget import Ledger, cost
+from sordino.budget import BudgetExceeded, Ledger, cost
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.thresholds import ThresholdQuantiles
 from sordino.training import Run, normalising
@@ -54,16 +55,91 @@ def test_a_run_killed_before_they_are_kept_repeats_them_bit_for_bit(
     assert not list(run.private.glob("*.json"))  # the key is gone
 
 
-def test_statistics_that_were_paid_for_and_lost_are_not_drawn_again(tmp_path: Path) -> None:
+def test_statistics_that_were_lost_with_their_key_are_drawn_from_new_noise_and_charged_again(tmp_path: Path) -> None:
     run, ledger = Run.at(tmp_path), Ledger()
-    normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
-    run.normalisation.unlink()
-    for key in (None, "no JSON", '{"secret": 7}', '{"secret": "00"}'):
+    found = {normalising.statistics(run, MOMENTS, features(), ledger, seed=None)}
+    keys = (None, "no JSON", '{"secret": 7}', '{"secret": "00"}')
+    for key in keys:
+        run.normalisation.unlink()
         if key is not None:
             (run.private / "normalisation.json").write_text(key)
-        with pytest.raises(RunError, match="begin a new run"):
-            normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
+        found.add(normalising.statistics(run, MOMENTS, features(), ledger, seed=None))
+    assert len(found) == len(ledger.entries) == len({entry.run for entry in ledger.entries}) == 1 + len(keys)
+
+
+def test_a_release_that_was_refused_is_never_paid_for_by_another_run(tmp_path: Path) -> None:
+    ledger = Ledger(1.0, 1e-5, path=tmp_path / "shared.json")
+    dear, cheap = ChannelMoments(2.0, 4.0, noise_multiplier=0.5), ChannelMoments(2.0, 4.0, noise_multiplier=8.0)
+    asked, other = Run.at(tmp_path / "b"), Run.at(tmp_path / "a")
+    for attempt in range(2):
+        with pytest.raises(BudgetExceeded):
+            normalising.statistics(asked, dear, features(), ledger, seed=None)
+        assert not asked.normalisation.exists()
+        assert not list(asked.private.glob("*.json"))  # a refusal deletes the key
+        if attempt == 0:
+            normalising.statistics(other, cheap, features(), ledger, seed=None)
+    assert [entry.event for entry in ledger.entries] == [cheap.event]
+
+
+def test_runs_of_one_ledger_pay_one_by_one(tmp_path: Path) -> None:
+    ledger = Ledger()
+    for moments in (ChannelMoments(2.0, 4.0), THRESHOLDS):
+        for name in "ab":
+            normalising.statistics(
+                Run.at(tmp_path / f"{name} {type(moments).__name__}"), moments, features(), ledger, seed=None
+            )
+    assert [entry.what for entry in ledger.entries].count(normalising.WHAT) == 4
+    assert [entry.what for entry in ledger.entries].count(normalising.THRESHOLDS) == 2
+    assert len({entry.run for entry in ledger.entries}) == 6
+
+
+def test_statistics_count_only_beside_the_ledger_that_paid_for_them(tmp_path: Path) -> None:
+    run, ledger = Run.at(tmp_path), Ledger()
+    normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
+    other = Ledger()
+    other.spend(MOMENTS.event, normalising.WHAT, run="another run")
+    with pytest.raises(RunError, match="ledger"):
+        normalising.statistics(run, MOMENTS, features(), other, seed=None)
+
+
+def test_a_folder_of_an_earlier_version_resumes_and_its_key_alone_pays_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Neither entries nor files named their run.
+    ledger = Ledger()
+    ledger.spend(MOMENTS.event, normalising.WHAT)
+    kept = Run.at(tmp_path / "kept")
+    facts = {"floor": MOMENTS.noise_of_mean_square(2500)}
+    told = {"mean": torch.zeros(3, dtype=torch.float64), "variance": torch.ones(3, dtype=torch.float64)}
+    kept.write_tensors(kept.normalisation, told, facts)
+    assert normalising.statistics(kept, MOMENTS, features(), ledger, seed=None).mean == (0.0, 0.0, 0.0)
     assert len(ledger.entries) == 1
+
+    killed = Run.at(tmp_path / "killed")
+    with monkeypatch.context() as patched:
+        patched.setattr(killed, "write_tensors", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            normalising.statistics(killed, MOMENTS, features(), Ledger(), seed=None)
+    key = json.loads((killed.private / "normalisation.json").read_text())
+    del key["seed"]
+    killed.write_private("normalisation.json", key)
+    normalising.statistics(killed, MOMENTS, features(), ledger, seed=None)
+    assert [bool(entry.run) for entry in ledger.entries] == [False, True]
+
+
+def test_a_predictable_key_is_not_used_without_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, ledger = Run.at(tmp_path), Ledger()
+    with monkeypatch.context() as patched:
+        patched.setattr(ChannelMoments, "release", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            normalising.statistics(run, MOMENTS, features(), ledger, seed=7)
+    drawn = normalising.statistics(run, MOMENTS, features(), ledger, seed=None)
+    seeded = normalising.statistics(Run.at(tmp_path / "seeded"), MOMENTS, features(), Ledger(), seed=7)
+    assert drawn != seeded
+    shared = Ledger()
+    normalising.statistics(Run.at(tmp_path / "a"), MOMENTS, features(), shared, seed=7)
+    with pytest.raises(RunError, match="another seed"):
+        normalising.statistics(Run.at(tmp_path / "b"), MOMENTS, features(), shared, seed=7)
 
 
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
