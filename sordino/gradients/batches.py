@@ -22,6 +22,21 @@ class Setup:
     views: int
 
 
+def plain(batch: Any) -> Any:
+    """The batch with a dict for every mapping (transformers.BatchEncoding is one), in tensors that autograd can keep.
+
+    A tensor made in inference mode, which autograd cannot, is copied.
+    """
+
+    def normal(leaf: Any) -> Any:
+        if isinstance(leaf, Mapping):
+            return plain(dict(leaf))
+        return leaf.clone() if isinstance(leaf, Tensor) and leaf.is_inference() else leaf
+
+    with torch.inference_mode(False):
+        return pytree.tree_map(normal, batch, is_leaf=lambda part: isinstance(part, Mapping) and type(part) is not dict)
+
+
 def size(batch: Any) -> int:
     """How many examples a batch has."""
     lengths = {len(leaf) if leaf.ndim else -1 for leaf in _tensors(batch)}

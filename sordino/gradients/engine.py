@@ -76,8 +76,10 @@ class ClippedGradients:
         self._strategy: Strategy | None = None
         self._modes: list[bool] = []
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def __call__(self, x: Any, y: Any, *, l2_clip: float | None = None) -> Clipped:
+        x, y = batches.plain(x), batches.plain(y)
         l2_clip = self.l2_clip if l2_clip is None else _positive("l2_clip", l2_clip)
         examples = batches.size(x)
         if examples != batches.size(y):
@@ -96,12 +98,14 @@ class ClippedGradients:
         norms, losses = zip(*found, strict=True)
         return Clipped(sums, torch.cat(norms), torch.cat(losses))
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def prepare(self, x: Any, y: Any) -> None:
         """Check that examples do not mix, and find the fastest way for batches like this one, unless it was given.
 
         The first call does it by itself.
         """
+        x, y = batches.plain(x), batches.plain(y)
         rows, setup = self._rows(x), Setup(self._model, self._loss, self._parameters, self._views)
         mixing.refuse_mixing(setup, rows, y)
         with Untouched(self._model):

@@ -1,9 +1,11 @@
 """For those who keep their own loop: a torch optimizer that steps on noisy, clipped gradients of Poisson batches."""
 
+import copy
 from collections.abc import Iterator
 from threading import Lock
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -62,6 +64,7 @@ def make_private(
         *(model, loss, l2_clip), clipping=clipping, l2_penalty=l2_penalty, views=views, physical_batch=physical_batch
     )
     _check_optimizer(model, optimizer)
+    _rehearse(optimizer)
     rows = Rows(dataset, collate_fn, next(iter(model.parameters())).device)
     plan = Plan.calibrated(
         n=rows.n,
@@ -151,8 +154,8 @@ class PrivateLoop:
         self._waiting = self._batch = None
         mean, self.l2_clip = release(found, self.l2_clip, self.plan, self._streams, step)
         for name, parameter in self._model.named_parameters():
-            if parameter.requires_grad:
-                parameter.grad = mean[name].to(parameter.dtype)
+            # A gradient that somebody left on a frozen parameter would move it, without clip or noise.
+            parameter.grad = mean[name].to(parameter.dtype) if parameter.requires_grad else None
         self._optimizer.step()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -192,21 +195,47 @@ class PrivateLoop:
 
     def _prepare(self) -> None:
         count = min(self._rows.n, self.plan.sampler.expected_batch_size, max(1, _MOST_ROWS // self._views))
-        x, y = self._rows(torch.arange(count).numpy())
+        x, y = self._rows(np.arange(count))
         seen = views_of(self._augment, self._views, x, Streams(bytes(16)).generator(Stream.AUGMENTATION))
         refuse_mixing_views(self._augment, self._views, x)
         self._clipped.prepare(seen, y)
+        self._rows(np.arange(0))  # an empty draw, too, must be collated
 
 
 def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
     if isinstance(optimizer, torch.optim.LBFGS):
         raise LoopError("LBFGS looks at the data several times a step: use an optimizer that needs one gradient")
-    held = [id(value) for group in optimizer.param_groups for value in group["params"]]
-    if sorted(held) != sorted(_trainable(model)):
+    held = {id(value) for value in _held(optimizer)}
+    missing = set(_trainable(model)) - held
+    foreign = held - {id(value) for value in model.parameters()}
+    if missing or foreign:
         raise LoopError(
-            "the optimizer must hold exactly the parameters that the model trains "
-            f"({len(_trainable(model))}; it holds {len(held)}): [p for p in model.parameters() if p.requires_grad]"
+            "the optimizer must hold exactly the parameters that the model trains (it lacks "
+            f"{len(missing)} and holds {len(foreign)} of others): make it from model.parameters()"
         )
+
+
+def _rehearse(optimizer: Optimizer) -> None:
+    """Step a copy of the optimizer on gradients of zero: what it cannot do is known before anything is charged."""
+    try:
+        twin = copy.deepcopy(optimizer)  # with copies of its parameters, without its hooks
+    except (TypeError, RuntimeError, AttributeError):  # one that cannot be copied cannot be tried
+        return
+    for value in _held(twin):
+        value.grad = torch.zeros_like(value) if value.requires_grad else None
+    try:
+        twin.step()
+    except AttributeError:  # torch copies param_groups and state only: an optimizer that keeps more cannot be tried
+        pass
+    except Exception as reason:
+        why = str(reason).partition("\n")[0]
+        raise LoopError(
+            f"{type(optimizer).__name__} cannot step on the noisy gradient, one dense tensor for each parameter: {why}"
+        ) from reason
+
+
+def _held(optimizer: Optimizer) -> list[Tensor]:
+    return [value for group in optimizer.param_groups for value in group["params"]]
 
 
 def _trainable(model: nn.Module) -> list[int]:

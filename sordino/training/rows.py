@@ -47,9 +47,13 @@ class Rows:
         return batches.select(x, slice(0, 0)), batches.select(y, slice(0, 0))
 
     def _pair(self, batch: Any, examples: int) -> tuple[Any, Any]:
+        batch = batches.plain(batch)
+        if isinstance(batch, dict) and len(batch) > 1 and "labels" in batch:  # as Hugging Face's datasets have them
+            batch = {name: value for name, value in batch.items() if name != "labels"}, batch["labels"]
         if not isinstance(batch, Sequence) or len(batch) != 2:
             raise ValueError(
-                "an item of the dataset must be a pair (input, target): give a collate_fn that returns (x, y)"
+                "an item of the dataset must be a pair (input, target), or a dict of inputs with `labels`: give a "
+                "collate_fn that returns (x, y)"
             )
         x, y = (pytree.tree_map_only(Tensor, lambda leaf: leaf.to(self._device), part) for part in batch)
         if batches.size(x) != examples or batches.size(y) != examples:
