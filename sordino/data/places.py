@@ -21,6 +21,7 @@ from sordino.data.definition import Definition, Files, Form, Parts
 from sordino.data.errors import DataError, reading
 
 VARIABLE = "SORDINO_DATA"
+CACHE = "SORDINO_CACHE"
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Found:
 
 
 def cache_folder(cache: Path | None = None) -> Path:
-    """The user's cache folder, unless another is given."""
-    return Path(user_cache_dir("sordino")) if cache is None else Path(cache)
+    """The user's cache folder, unless another is given, here or by the environment."""
+    return Path(os.environ.get(CACHE) or user_cache_dir("sordino")) if cache is None else Path(cache)
 
 
 def _folders(form: Form, cache: Path | None) -> Iterator[Path]:

@@ -1,22 +1,41 @@
 """Features computed once and kept on disk, in memory-mapped files that later runs only open."""
 
+import errno
+import fcntl
 import hashlib
+import hmac
+import io
+import math
 import os
+import secrets
+import shutil
 import tempfile
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 from numpy.typing import NDArray
+from platformdirs import user_state_dir
 
-from sordino.data.places import cache_folder
+from sordino.budget.ledger_file import write_durably
+from sordino.data import DataError
+from sordino.data.places import CACHE, cache_folder
 from sordino.features.feature import Chain, Feature, as_array
+from sordino.mechanisms.streams import data_tag
 
-_FORMAT = 2
+STATE = "SORDINO_STATE"
+"""Names the folder of the user's secret, where there is no home."""
+_FORMAT = 3
 _BLOCK = 500
+_PARTS = f"v{_FORMAT}-"  # those of other versions may be held without a lock
+_SECRET, _TAG = 32, 32
+_READ = 2**22
 
 
 def stored(
@@ -29,52 +48,148 @@ def stored(
 ) -> NDArray[Any]:
     """The examples' descriptions, read-only, from the cache or else computed into it.
 
-    The file is found by a hash of the examples, the feature's constants, the type and the version of this package. It
-    tells as much as the examples themselves: the folder is readable to its owner only.
+    The file is named by an HMAC of the examples, the feature's constants, the type and the version of this package,
+    and ends in an HMAC of its content, both under a secret of the user's: the name does not even confirm a guess of
+    the examples, and what was damaged is found and computed again. The content tells as much as the examples
+    themselves: folder and files are readable to their owner only.
     """
     if dtype not in ("float32", "float16"):
         raise ValueError(f"features are stored in float32 or float16, not {dtype}")
     folder = cache_folder(cache) / "features"
-    path = folder / f"{_key(feature, examples, dtype)}.npy"
-    if not path.exists():
+    secret = _secret(cache)
+    path = _path(folder, secret, feature, examples, dtype)
+    if not _intact(path, secret):
+        with _room_on_disk(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)  # whatever the umask is, and also if it was there before
+            _remove_abandoned(folder)
+            _compute(*_remaining(feature, examples, folder, secret), np.dtype(dtype), path, secret, on_progress)
+    return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def _secret(cache: Path | None) -> bytes:
+    """The user's, made at its first use; a cache that is given has one of its own."""
+    folder = Path(os.environ.get(STATE) or user_state_dir("sordino")) if cache is None else Path(cache)
+    path = folder / "features.key"
+    try:
         folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)  # whatever the umask is, and also if it was there before
-        _compute(*_remaining(feature, examples, folder), np.dtype(dtype), path, on_progress)
-    return np.asanyarray(np.load(path, mmap_mode="r"))
+        with FileLock(folder / ".features.key.lock", mode=0o600):
+            if not path.exists() or path.stat().st_size != _SECRET:  # without it, nothing that is stored is found
+                write_durably(path, secrets.token_bytes(_SECRET), mode=0o600)
+            path.chmod(0o600)
+            return path.read_bytes()
+    except OSError as problem:
+        raise DataError(
+            f"{path}: {problem.strerror or problem}; set {STATE} to a folder that may be written to: features are "
+            "stored under a secret that is kept there"
+        ) from None
 
 
-def _key(feature: Feature, examples: NDArray[Any], dtype: str) -> str:
-    words = f"{_FORMAT} {version('sordino')} {feature.identity} {dtype} {examples.dtype.str} {examples.shape}"
-    digest = hashlib.blake2b(words.encode(), digest_size=20)
-    digest.update(np.ascontiguousarray(examples).data.cast("B") if examples.size else b"")
-    return digest.hexdigest()
+def _path(folder: Path, secret: bytes, feature: Feature, examples: NDArray[Any], dtype: str) -> Path:
+    words = f"{_FORMAT} {version('sordino')} {feature.identity} {dtype}"
+    return folder / f"{data_tag(secret, np.frombuffer(words.encode(), np.uint8), examples)[:40]}.npy"
 
 
-def _remaining(feature: Feature, examples: NDArray[Any], folder: Path) -> tuple[Feature, Any]:
+def _intact(path: Path, secret: bytes) -> bool:
+    """Whether the file is there and holds what was written into it; a damaged one is said to be so."""
+    try:
+        left = path.stat().st_size - _TAG
+        mac = hmac.new(secret, digestmod=hashlib.sha256)
+        with path.open("rb") as file:
+            while left > 0:
+                block = file.read(min(left, _READ))
+                if not block:
+                    break
+                mac.update(block)
+                left -= len(block)
+            if left == 0 and hmac.compare_digest(mac.digest(), file.read()):
+                return True
+    except FileNotFoundError:
+        return False
+    except OSError as problem:
+        raise DataError(f"{path}: {problem.strerror or problem}; correct its permissions, or delete it") from None
+    warnings.warn(f"the stored features {path} are damaged: they are computed again", stacklevel=3)
+    return False
+
+
+def _remaining(feature: Feature, examples: NDArray[Any], folder: Path, secret: bytes) -> tuple[Feature, Any]:
     """What there is to do, and to what: the last steps of a chain may find on disk what the steps before them left."""
     steps = feature.steps if isinstance(feature, Chain) else ()
     for done in range(len(steps) - 1, 0, -1):
-        path = folder / f"{_key(Chain(steps[:done]), examples, 'float32')}.npy"
-        if path.exists():
+        path = _path(folder, secret, Chain(steps[:done]), examples, "float32")
+        if _intact(path, secret):
             # Copy on write: torch wants what it could write on.
-            return Chain(steps[done:]), torch.from_numpy(np.load(path, mmap_mode="c"))
+            return Chain(steps[done:]), torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
     return feature, examples
 
 
 def _compute(
-    feature: Feature, examples: Any, dtype: np.dtype[Any], path: Path, on_progress: Callable[[int], None]
+    feature: Feature,
+    examples: Any,
+    dtype: np.dtype[Any],
+    path: Path,
+    secret: bytes,
+    on_progress: Callable[[int], None],
 ) -> None:
     """Under another name until it is whole, so that a killed process leaves nothing that looks finished."""
     first = as_array(feature(examples[:_BLOCK]))
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    os.close(handle)
-    try:
-        out = np.lib.format.open_memmap(name, mode="w+", dtype=dtype, shape=(len(examples), *first.shape[1:]))
+    shape = (len(examples), *first.shape[1:])
+    needed, free = math.prod(shape) * dtype.itemsize, shutil.disk_usage(path.parent).free
+    if needed > free:
+        raise OSError(errno.ENOSPC, f"{needed / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} free", path.parent)
+    mac = hmac.new(secret, digestmod=hashlib.sha256)
+    with _part(path.parent) as (file, name):
+
+        def write(content: Any) -> None:
+            mac.update(content)
+            file.write(content)
+
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            header, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        )
+        write(header.getvalue())
         for start in range(0, len(examples), _BLOCK):
-            rows = slice(start, start + _BLOCK)
-            out[rows] = as_array(feature(examples[rows])) if start else first
+            block = first if start == 0 else as_array(feature(examples[start : start + _BLOCK]))
+            write(np.ascontiguousarray(block, dtype).data.cast("B"))
             on_progress(min(start + _BLOCK, len(examples)))
-        out.flush()
+        file.write(mac.digest())
+        file.flush()
+        os.fsync(file.fileno())
         os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _part(folder: Path) -> Iterator[tuple[IO[bytes], str]]:
+    """A file to write, the owner's only, locked for as long as its writer lives."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=folder, prefix=_PARTS, suffix=".part")
+        with suppress(OSError):  # not every file system has locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            break
+        os.close(handle)  # removed as abandoned before it was locked
+    with os.fdopen(handle, "wb") as file:
+        try:
+            yield file, name
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """What killed processes were writing: nobody holds its lock."""
+    for path in folder.glob(f"{_PARTS}*.part"):
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+
+
+@contextmanager
+def _room_on_disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise DataError(
+            f"features cannot be stored in {folder}: {problem.strerror or problem}; make room there, or set {CACHE} to "
+            "another folder"
+        ) from None

@@ -1,6 +1,11 @@
 """Features are computed once for the same examples and constants, and never taken for others."""
 
+import errno
+import hashlib
+import os
+import shutil
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from sordino.data import DataError
+from sordino.features import stored as room
 from sordino.features.feature import Feature
 from sordino.features.normalisation import GroupNorm
 from sordino.features.pixels import Pixels
@@ -87,3 +94,100 @@ def test_a_failure_leaves_nothing_that_looks_finished(tmp_path: Path) -> None:
     with pytest.raises(MemoryError):
         stored(Pixels() >> Breaking(), images(), cache=tmp_path)
     assert list((tmp_path / "features").iterdir()) == []
+
+
+def only_file(cache: Path) -> Path:
+    [path] = (cache / "features").iterdir()
+    return path
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "short": lambda content: content[:20],
+    "truncated": lambda content: content[: len(content) // 2],
+    "without its end": lambda content: content[:-1],
+    "longer": lambda content: content + b"0",
+    "one bit": lambda content: content[:3000] + bytes([content[3000] ^ 1]) + content[3001:],
+    "not numbers": lambda content: content[:2000] + np.full(500, np.nan, np.float32).tobytes() + content[4000:],
+    "another file": lambda content: b"hello" * 1000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_what_is_damaged_is_said_to_be_so_and_computed_again(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    good = np.array(stored(Pixels() >> Counted(), images(), cache=tmp_path))
+    path = only_file(tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(damage(content))
+    with pytest.warns(UserWarning, match="damaged: they are computed again"):
+        again = stored(Pixels() >> Counted(), images(), cache=tmp_path)
+    assert np.array_equal(again, good)
+    assert only_file(tmp_path).read_bytes() == content
+
+
+def test_a_chain_does_not_go_on_from_what_is_damaged(tmp_path: Path) -> None:
+    stored(Pixels() >> Counted(), images(), cache=tmp_path)
+    path = only_file(tmp_path)
+    path.write_bytes(DAMAGES["one bit"](path.read_bytes()))
+    with pytest.warns(UserWarning, match="damaged"):
+        found = stored(Pixels() >> Counted() >> Counted(2), images(), cache=tmp_path)
+    assert np.array_equal(found, (Pixels() >> Counted() >> Counted(2))(images()).numpy())
+
+
+def test_the_name_confirms_no_guess_of_the_examples(tmp_path: Path) -> None:
+    for cache in (tmp_path / "one", tmp_path / "other"):
+        stored(Pixels(), images(), cache=cache)
+    assert only_file(tmp_path / "one").name != only_file(tmp_path / "other").name  # under another secret
+    content = images().tobytes()
+    for method in ("blake2b", "sha256", "sha1", "md5"):
+        assert hashlib.new(method, content).hexdigest()[:16] not in only_file(tmp_path / "one").name
+    key = tmp_path / "one/features.key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert key.stat().st_size == 32
+
+
+def test_the_users_secret_is_kept_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SORDINO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("SORDINO_STATE", str(tmp_path / "state"))
+    CALLS.clear()
+    for _ in range(2):
+        stored(Pixels() >> Counted(), images())
+    assert sum(CALLS) == 1203
+    assert (tmp_path / "state/features.key").exists()
+    assert only_file(tmp_path / "cache").suffix == ".npy"
+    (tmp_path / "state/features.key").write_bytes(b"")  # as after a crash of the machine: a new one is made
+    stored(Pixels() >> Counted(), images())
+    assert sum(CALLS) == 2 * 1203
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SORDINO_STATE", str(tmp_path / "file/state"))
+    with pytest.raises(DataError, match="set SORDINO_STATE to a folder"):
+        stored(Pixels(), images())
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=10)
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(DataError, match="0 MiB are needed and 0 free; make room there, or set SORDINO_CACHE"):
+        stored(Pixels(), images(), cache=tmp_path)
+    assert list((tmp_path / "features").iterdir()) == []
+
+
+def test_a_disk_that_fills_up_meanwhile_is_one_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(room.os, "fsync", full)
+    (tmp_path / "features.key").write_bytes(bytes(32))
+    with pytest.raises(DataError, match="No space left on device; make room"):
+        stored(Pixels(), images(), cache=tmp_path)
+    assert list((tmp_path / "features").iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+    stored(Pixels(), images(1), cache=tmp_path)
+    abandoned = tmp_path / "features" / f"{room._PARTS}abandoned.part"
+    abandoned.write_bytes(b"half")
+    with room._part(tmp_path / "features") as (_, name):
+        stored(Pixels(), images(), cache=tmp_path)
+        assert not abandoned.exists()
+        assert Path(name).exists()
