@@ -43,6 +43,8 @@ class Continuity:
     """The rules and chunks by which the model's gradients are computed."""
     era: int
     lost: int
+    began_from: str = ""
+    """The seal of the checkpoint with which the era began, until the era has one of its own."""
 
     @cached_property
     def streams(self) -> Streams:
@@ -69,9 +71,19 @@ def keep(run: Run, bond: Continuity) -> None:
 
 
 def resume(
-    run: Run, before: Continuity, training: Training, seed: int | None, *, lost: int, repeatable: bool
+    run: Run,
+    before: Continuity,
+    training: Training,
+    seed: int | None,
+    *,
+    lost: int,
+    repeatable: bool,
+    checkpoint: str = "",
 ) -> Continuity:
-    """The bond under which an unfinished run may go on; `lost` steps are charged but not in its checkpoint."""
+    """The bond under which an unfinished run may go on; `lost` steps are charged but not in its checkpoint.
+
+    `checkpoint` is the seal of the one that it goes on from.
+    """
     if before.plan != _digest(training) or before.seed != seed:
         raise RunError(f"{run.folder} was started with another plan, optimiser, model or seed: resuming it is refused")
     if before.data != data_tag(bytes.fromhex(before.secret), *training.trainee.data()):
@@ -83,11 +95,11 @@ def resume(
         return before
     if not sampler.memoryless:
         raise RunError(
-            f"{run.folder} was started in another environment (versions, threads, processor or rules), and its batches "
-            "belong to an epoch's one order: go on in that environment, or start a new run"
+            f"{run.folder} was started in another environment (sordino or other versions, threads, processor, rules), "
+            "and its batches belong to an epoch's one order: resume it in that environment, or start a new run"
         )
     # The era keeps a return to an earlier environment from meeting its old noise again.
-    now = replace(before, environment=here, choices=choices, era=before.era + 1, lost=lost)
+    now = replace(before, environment=here, choices=choices, era=before.era + 1, lost=lost, began_from=checkpoint)
     keep(run, now)
     return now
 

@@ -70,7 +70,7 @@ def fitting(
                 ledger.raise_count(number, max(ledger.entries[number].count, last + bond.lost))
                 yield from steps_until(training, standing, bond.streams, last)
                 check_finite(trainee.parameters)
-                Checkpoint(trainee.weights(), standing).write(run)
+                Checkpoint(trainee.weights(), standing).write(run, bond)
                 on_progress(last, total)
             done = standing.done
             on_trained(standing)
@@ -87,8 +87,8 @@ fit = at_once(fitting, "fit")
 
 def _begin_or_resume(run: Run, training: Training, ledger: Ledger, seed: int | None) -> tuple[Continuity, Standing]:
     """The run's bond and standing, with the model's weights at that step."""
-    checkpoint = Checkpoint.read(run)
-    if checkpoint is None and not continuity.exists(run):
+    checkpoint = None
+    if not run.checkpoint.exists() and not continuity.exists(run):
         bond = continuity.new(training, seed)
         entry = _entry_of(ledger, bond.run)
         if entry is not None and entry.count:
@@ -96,6 +96,7 @@ def _begin_or_resume(run: Run, training: Training, ledger: Ledger, seed: int | N
         continuity.keep(run, bond)
     else:
         known = continuity.read(run)
+        checkpoint = Checkpoint.read(run, known)
         entry = _entry_of(ledger, known.run)
         charged = 0 if entry is None else entry.count
         done = checkpoint.standing.done if checkpoint else 0
@@ -104,16 +105,18 @@ def _begin_or_resume(run: Run, training: Training, ledger: Ledger, seed: int | N
                 f"the ledger holds {charged} steps of a run that has trained {done}: it is not this run's ledger, or "
                 "an old copy of it; restore the right one"
             )
-        # Steps that were drawn from a start that is gone may differ if they are drawn again.
-        repeatable = checkpoint is not None or charged == 0
-        bond = continuity.resume(run, known, training, seed, lost=charged - done, repeatable=repeatable)
+        # Steps that were drawn from a start that is gone, or cannot be proved the same, may differ if drawn again.
+        seal = checkpoint.seal if checkpoint else None
+        repeatable = seal is not None or charged == 0 or (checkpoint is not None and seed is not None)
+        lost = charged - done
+        bond = continuity.resume(run, known, training, seed, lost=lost, repeatable=repeatable, checkpoint=seal or "")
     if checkpoint is not None:
         training.trainee.load(checkpoint.weights)
         return bond, checkpoint.standing
     training.trainee.initialise(bond.streams)
     standing = training.start()
     # Kept before the first draw: whatever the model is when the run goes on, it starts from the same weights.
-    Checkpoint(training.trainee.weights(), standing).write(run)
+    Checkpoint(training.trainee.weights(), standing).write(run, bond)
     return bond, standing
 
 

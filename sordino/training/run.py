@@ -1,14 +1,17 @@
 """A run is a folder: weights, plan, ledger, metrics, statement; what must not leave the machine is in RUN/private."""
 
 import hashlib
+import hmac
 import json
 import secrets
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -118,21 +121,40 @@ class Run:
         self.write_json("statement.json", statement)
         self.write_text("statement.txt", as_text(statement))
 
-    def write_tensors(self, path: Path, tensors: dict[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Weights with a few facts, in one text: several would be kept in no fixed order, and bytes should repeat."""
-        content = {name: value.contiguous() for name, value in tensors.items()}
-        write_durably(path, save(content, {_FACTS: json.dumps(facts, sort_keys=True)}))
+    def write_tensors(
+        self, path: Path, tensors: dict[str, Tensor], facts: Mapping[str, Any], key: bytes | None = None
+    ) -> None:
+        """Weights with a few facts, in one text: several would be kept in no fixed order, and bytes should repeat.
 
-    def read_tensors(self, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        Sealed against accidents by a SHA-256 over all of it; with a key, against everybody who does not have it.
+        """
+        content = {name: value.contiguous() for name, value in tensors.items()}
+        seal = _seal_of_tensors(content, facts)
+        sealed = {**facts, "seal": seal} | ({} if key is None else {"mac": _mac(key, seal)})
+        write_durably(path, save(content, {_FACTS: json.dumps(sealed, sort_keys=True)}))
+
+    def read_tensors(self, path: Path, key: bytes | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What was written, refused if it was altered since; the facts include the seal, unless the file has none."""
         try:
             with safe_open(path, framework="pt") as file:
                 # Copied into memory of torch's own: kernels round differently on tensors that a file has misaligned.
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-                return tensors, dict(json.loads((file.metadata() or {})[_FACTS]))
+                facts = dict(json.loads((file.metadata() or {})[_FACTS]))
         except FileNotFoundError:
             raise RunError(f"{path} is missing") from None
-        except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError, RecursionError):
             raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
+        if "seal" not in facts:
+            warnings.warn(
+                f"{path} is of an older version and has no checksum: damage to it would not be noticed", stacklevel=2
+            )
+            return tensors, facts
+        plain = {name: value for name, value in facts.items() if name not in ("seal", "mac")}
+        if facts["seal"] != _seal_of_tensors(tensors, plain):
+            raise RunError(f"{path} is damaged: it was altered after it was written; restore it from a backup")
+        if key is not None and not hmac.compare_digest(str(facts.get("mac")), _mac(key, facts["seal"])):
+            raise RunError(f"{path} was not written by this run: restore the run's own file")
+        return tensors, facts
 
 
 def _ours(path: Path) -> bool:
@@ -142,3 +164,16 @@ def _ours(path: Path) -> bool:
 
 def _seal(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _seal_of_tensors(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
+    """Over facts, names, types, shapes and every byte."""
+    kinds = {name: [str(value.dtype), list(value.shape)] for name, value in tensors.items()}
+    digest = hashlib.sha256(json.dumps([facts, kinds], sort_keys=True).encode())
+    for name in sorted(tensors):
+        digest.update(tensors[name].detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _mac(key: bytes, seal: str) -> str:
+    return hmac.new(key, f"tensors {seal}".encode(), hashlib.sha256).hexdigest()

@@ -73,6 +73,18 @@ def test_predict_agrees_with_the_reported_accuracy(
     assert [int(name) for name in as_json["predictions"]] == predicted.tolist()
 
 
+def test_predict_refuses_weights_that_were_altered(
+    sordino: Callable[..., Any], finished_run: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    shutil.copytree(finished_run[0], tmp_path / "run")
+    weights = tmp_path / "run" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + bytes([weights.read_bytes()[-1] ^ 0x40]))
+    np.save(tmp_path / "x.npy", load("digits").test.x)
+    outcome = sordino("predict", tmp_path / "run", tmp_path / "x.npy")
+    assert outcome.code == 2
+    assert "altered after it was written" in outcome.err
+
+
 def test_predict_takes_one_picture_in_colour_or_grey(
     sordino: Callable[..., Any], finished_run: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:

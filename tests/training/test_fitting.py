@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
 from sordino.budget import BudgetExceeded, Ledger
 from sordino.data.samplers import PoissonSampler, ShuffledSampler
@@ -305,6 +306,74 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path, name: str) -> Non
     with pytest.raises(ValueError, match="damaged") as caught:
         train(run, model())
     assert "\n" not in str(caught.value)
+
+
+def stopped(run: Run, *dies_at: int, seed: int | None = None) -> list[bytes]:
+    """A run that was killed so often, and the checkpoints that it had then."""
+    copies = []
+    for steps in dies_at:
+        with pytest.raises(Killed):
+            train(run, model(steps), seed=seed)
+        copies.append(run.checkpoint.read_bytes())
+    return copies
+
+
+@pytest.mark.parametrize("place", [0.3, 0.6, 0.9])
+def test_a_checkpoint_with_a_flipped_bit_is_refused(tmp_path: Path, place: float) -> None:
+    run = Run.create(tmp_path / "run", "test")
+    content = bytearray(stopped(run, 20)[0])
+    start = 8 + int.from_bytes(content[:8], "little")  # the header tells where tensors begin
+    content[start + int(place * (len(content) - start))] ^= 1
+    run.checkpoint.write_bytes(content)
+    before = run.ledger.read_bytes()
+    with pytest.raises(RunError, match="altered after it was written") as caught:
+        train(run, model(), seed=None)
+    assert "\n" not in str(caught.value)
+    assert run.ledger.read_bytes() == before
+
+
+def test_another_runs_checkpoint_is_refused(tmp_path: Path) -> None:
+    one, other = (Run.create(tmp_path / name, "test") for name in ("one", "other"))
+    [early], _ = stopped(one, 10), stopped(other, 30)
+    other.checkpoint.write_bytes(early)
+    with pytest.raises(RunError, match="not written by this run"):
+        train(other, model(), seed=None)
+
+
+def test_an_old_copy_of_the_runs_own_checkpoint_repeats_the_same_bits(tmp_path: Path) -> None:
+    run, last = Run.create(tmp_path / "run", "test"), model()
+    early, _, late = stopped(run, 10, 15, 20)
+    run.checkpoint.write_bytes(early)
+    stopped(run, 30)
+    assert run.checkpoint.read_bytes() == late
+    assert train(run, last, seed=None) == 60
+
+
+def test_a_checkpoint_from_before_a_change_of_environment_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, here = Run.create(tmp_path / "run", "test"), continuity.environment()
+    early, started_from = stopped(run, 10, 10)
+    monkeypatch.setattr(continuity, "environment", lambda: here | {"threads": 99})
+    assert stopped(run, 0) == [started_from]  # killed before it wrote a checkpoint here
+    stopped(run, 10)
+    run.checkpoint.write_bytes(early)
+    with pytest.raises(RunError, match="old copy"):
+        train(run, model(), seed=None)
+    run.checkpoint.write_bytes(started_from)  # from here the steps are the same again
+    assert train(run, model(), seed=None) < 60
+
+
+@pytest.mark.filterwarnings("ignore:.*has no checksum")
+def test_a_checkpoint_of_an_older_version_is_resumed_with_fresh_noise(tmp_path: Path) -> None:
+    run, seeded = Run.create(tmp_path / "run", "test"), Run.create(tmp_path / "seeded", "test")
+    for each, seed in ((run, None), (seeded, 1)):
+        stopped(each, 20, seed=seed)  # 21 steps charged, 14 in the checkpoint
+        tensors, facts = each.read_tensors(each.checkpoint)
+        facts = {name: value for name, value in facts.items() if name not in ("seal", "mac", "era")}
+        each.checkpoint.write_bytes(save(tensors, {"sordino": json.dumps(facts)}))
+    assert train(run, model(), seed=None) == 53
+    assert train(seeded, model(), seed=1) == 60  # nothing is secret there
 
 
 def test_a_run_that_the_ledger_refuses_leaves_its_folder_to_a_cheaper_one(tmp_path: Path) -> None:
