@@ -28,6 +28,7 @@ from filelock import FileLock
 
 from sordino.data.definition import Definition
 from sordino.data.errors import DataError, reading
+from sordino.data.formats import limited
 from sordino.data.places import Found, cache_folder, check, locate
 
 CONNECT_SECONDS = 5.0
@@ -57,12 +58,13 @@ def _take(archive: Path, members: Mapping[str, str], into: Path) -> None:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as content:
                 for member, file in members.items():
-                    (into / file).write_bytes(content.read(member))
+                    with content.open(member) as unpacked:
+                        (into / file).write_bytes(limited(unpacked, member))
             return
         with tarfile.open(archive) as content:
             for member, file in members.items():
                 stream = content.extractfile(member)
-                (into / file).write_bytes(stream.read() if stream else b"")
+                (into / file).write_bytes(limited(stream, member) if stream else b"")
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def members_of(archive: Path, names: tuple[str, ...]) -> dict[str, io.BytesIO]:
     """Members of a tarball in memory, for converters."""
     with reading(archive.name, "archive"), tarfile.open(archive) as content:
         streams = {name: content.extractfile(name) for name in names}
-        return {name: io.BytesIO(stream.read() if stream else b"") for name, stream in streams.items()}
+        return {name: io.BytesIO(limited(stream, name) if stream else b"") for name, stream in streams.items()}
 
 
 def fetch(definition: Definition, cache: Path | None = None) -> Found:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data.errors import DataError, reading
-from sordino.data.formats import gunzip, idx, is_idx, text
+from sordino.data.formats import check_unpacked, idx, is_idx, most_bytes, read_bytes, text, unpacked_npz
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,12 +72,10 @@ def read_cells(path: str | Path) -> pd.DataFrame:
 
 def _content(path: Path) -> tuple[bytes, str]:
     """A file's bytes, gunzipped if need be, and the ending of its name that tells the kind."""
-    with reading(path, "data"):
-        data = path.read_bytes()
+    data = read_bytes(path)
     if not data:
         raise DataError(f"{path} is empty (n=0)")
-    suffix = Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
-    return gunzip(data, path), suffix
+    return data, Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
 
 
 def _npy(data: bytes, path: Path) -> NDArray[Any]:
@@ -95,6 +93,7 @@ def _npz(data: bytes, path: Path) -> NDArray[Any]:
         if isinstance(content, np.ndarray):
             raise DataError(f"{path} is named .npz but holds a single array; rename it to .npy")
         with content:
+            check_unpacked(unpacked_npz(content), path)
             if "x" in content.files:
                 return np.asarray(content["x"])
             if len(content.files) != 1:
@@ -166,7 +165,29 @@ def _parquet(data: bytes, path: Path) -> pd.DataFrame:
     import pandas as pd
 
     with reading(path, "Parquet"):
+        _check_parquet(data, path)
         return pd.read_parquet(io.BytesIO(data))
+
+
+def _check_parquet(data: bytes, path: Path) -> None:
+    """Refuse a file whose values, written out, would not fit: repeated ones take next to nothing in it."""
+    from pyarrow.parquet import ParquetFile
+
+    most = most_bytes()
+    with ParquetFile(io.BytesIO(data)) as file:
+        facts = file.metadata
+        groups = [facts.row_group(place) for place in range(facts.num_row_groups)]
+        chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
+        check_unpacked(sum(8 * chunk.num_values + chunk.total_uncompressed_size for chunk in chunks), path, most)
+        # No value is longer than all of its chunk. Where that bound is too much, they are counted.
+        longest = [chunk.total_uncompressed_size for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"]
+        counts = [chunk.num_values for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"]
+        if sum(length * count for length, count in zip(longest, counts, strict=True)) <= most:
+            return
+        rows, total = max(1, min(2**16, most // (len(longest) * max(longest)))), 0
+        for batch in file.iter_batches(batch_size=rows):
+            total += batch.nbytes
+            check_unpacked(total, path, most)
 
 
 def _table(frame: pd.DataFrame, path: Path) -> NDArray[Any] | pd.DataFrame:
@@ -193,12 +214,19 @@ def _table(frame: pd.DataFrame, path: Path) -> NDArray[Any] | pd.DataFrame:
     return frame.to_numpy(np.float64, copy=True) if numeric else frame.reset_index(drop=True)
 
 
+# A photo of the largest cameras has more; nothing here learns from images of that size.
+_MOST_MEGAPIXELS = 50
+
+
 def _picture(data: bytes, path: Path) -> Image.Image:
     from PIL import Image
 
     with reading(path, "image"):
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG"))
+        megapixels = image.width * image.height / 1e6
+        if megapixels > _MOST_MEGAPIXELS:
+            raise DataError(f"{path} has {megapixels:,.0f} megapixels; scale it down to at most {_MOST_MEGAPIXELS}")
         image.load()
     if image.mode.startswith(("I", "F")):
         raise DataError(f"{path} has more than 8 bits a channel; save it with 8")
@@ -219,11 +247,12 @@ def _pictures(folder: Path) -> NDArray[np.uint8]:
         paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURES and p.is_file())
     if not paths:
         raise DataError(f"{folder} holds no {', '.join(PICTURES)} images (n=0)")
-    pictures = []
+    pictures: list[Image.Image] = []
     for path in paths:
-        with reading(path, "image"):
-            data = path.read_bytes()
-        pictures.append(_picture(data, path))
+        pictures.append(_picture(read_bytes(path), path))
+        if len(pictures) == 1:
+            # Each is kept until all are there, and then copied in three channels.
+            check_unpacked(2 * 3 * len(paths) * pictures[0].width * pictures[0].height, folder)
         if pictures[-1].size != pictures[0].size:
             sizes = [f"{p.width}×{p.height}" for p in (pictures[-1], pictures[0])]
             raise DataError(f"{path} is {sizes[0]} pixels and {paths[0].name} {sizes[1]}; bring all images to one size")

@@ -8,15 +8,17 @@ import io
 import math
 import struct
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data.errors import DataError, reading
+from sordino.mechanisms import memory
 
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _IDX_MOST_DIMENSIONS = 8
+_READ = 2**20
 _CIFAR_PIXELS = 3 * 32 * 32
 # ITU-R 601 luma in 16-bit fixed point, rounding as Pillow's convert("L") does.
 _LUMA = np.array([19595, 38470, 7471], np.uint32)
@@ -26,15 +28,39 @@ def gunzip(data: bytes, where: object) -> bytes:
     """The content of gzipped bytes; anything else is returned as it is."""
     if data[:2] != b"\x1f\x8b":
         return data
-    with reading(str(where), "gzip"):
-        return gzip.decompress(data)
+    with reading(str(where), "gzip"), gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+        return limited(stream, where)
 
 
 def read_bytes(path: Path) -> bytes:
     """A file's content, gunzipped if need be."""
-    with reading(path, "data"):
-        data = path.read_bytes()
+    with reading(path, "data"), path.open("rb") as stream:
+        data = limited(stream, path)
     return gunzip(data, path)
+
+
+def most_bytes() -> int:
+    """What a file may hold when it is unpacked: a quarter of the free memory, for examples take several times that."""
+    return int(min(memory.available() / 4, 2**40))
+
+
+def limited(stream: IO[bytes] | gzip.GzipFile, where: object) -> bytes:
+    """All of a stream, which may be a bomb: a few bytes that unpack to more than there is memory for."""
+    most, content = most_bytes(), io.BytesIO()
+    while block := stream.read(_READ):
+        check_unpacked(content.tell() + len(block), where, most)
+        content.write(block)
+    return content.getvalue()
+
+
+def check_unpacked(size: float, where: object, most: int | None = None) -> None:
+    """Refuse what would take so many bytes."""
+    most = most_bytes() if most is None else most
+    if size > most:
+        raise DataError(
+            f"{where} unpacks to more than {most / 2**30:,.3g} GiB, a quarter of the free memory: it is damaged, or "
+            "too large for this machine"
+        )
 
 
 def is_idx(data: bytes) -> bool:
@@ -114,7 +140,13 @@ def npz(data: bytes, names: tuple[str, ...], where: object) -> tuple[NDArray[Any
         lacking = [name for name in names if name not in content.files]
         if lacking:
             raise DataError(f"{where} lacks the array {lacking[0]!r}; it needs {', '.join(names)}")
+        check_unpacked(unpacked_npz(content), where)
         return tuple(content[name] for name in names)
+
+
+def unpacked_npz(content: np.lib.npyio.NpzFile) -> int:
+    """Bytes of all its arrays, as the archive's directory has them; no member gives more than is said there."""
+    return sum(member.file_size for member in content.zip.infolist()) if content.zip is not None else 0
 
 
 def text(data: bytes, where: object) -> str:

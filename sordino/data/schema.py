@@ -21,6 +21,7 @@ from sordino.budget import Ledger
 from sordino.data.dataset import Column, Dataset, Facts, Split
 from sordino.data.errors import DataError, reading
 from sordino.data.files import read_cells
+from sordino.data.formats import read_bytes, text
 from sordino.mechanisms.bounds import private_bounds
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ class Schema:
     def read(cls, path: str | Path) -> Schema:
         """From a JSON file, in the form of this module's first lines."""
         path = Path(path)
+        content = text(read_bytes(path), path)
         with reading(path, "schema"):
-            document = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_named_once)
+            document = json.loads(content, object_pairs_hook=_named_once)
         return cls.from_json(document, path)
 
     @classmethod

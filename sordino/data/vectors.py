@@ -11,7 +11,7 @@ from sordino.data.dataset import Split, check_labels
 from sordino.data.definition import Definition, Files, Form, Parts
 from sordino.data.errors import DataError, reading
 from sordino.data.fetching import ArchiveDownload, Download
-from sordino.data.formats import labelled_bits, npz
+from sordino.data.formats import labelled_bits, limited, npz
 from sordino.data.splits import cut
 
 PLACES = tuple(f"place type {i}" for i in range(1, 31))
@@ -45,7 +45,7 @@ def _purchase(files: Files) -> Parts:
     with reading(where, "archive"), tarfile.open(fileobj=io.BytesIO(where.read_bytes())) as content:
         tables = [member for member in content.getmembers() if member.isfile()]
         stream = content.extractfile(tables[0])
-        data = stream.read() if stream else b""
+        data = limited(stream, where) if stream else b""
     x, y = labelled_bits(data, where, bits=600)
     if len(y) != 197_324:
         raise DataError(f"{where}: {len(y):,} rows where 197,324 are expected; get the original file again")

@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import io
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sordino.data import DataError, read_examples
+from sordino.mechanisms import memory
 
 NUMBERS = np.array([[1.0, 2.5], [3.0, -4.0]])
 
@@ -201,3 +203,57 @@ def test_nothing_but_data_errors_escapes(tmp_path, name, draws):
     path = _write(tmp_path, name, bytes(data[:end]) + draws.draw(st.binary(max_size=30)))
     with contextlib.suppress(DataError):
         read_examples(path)
+
+
+def _parquet(values, **options) -> bytes:
+    return _bytes(lambda file: pd.DataFrame({"a": values}).to_parquet(file, **options))
+
+
+def _strings() -> bytes:
+    """Ten thousand times the same kilobyte, which a dictionary holds once."""
+    return _parquet(["x" * 1000] * 10_000)
+
+
+BOMBS = [
+    ("a.csv.gz", gzip.compress(b"1,2\n" * 2**24, 1)),
+    ("a.idx.gz", gzip.compress(b"\0\0\x08\x01" + bytes(2**26), 1)),
+    ("a.npz", _bytes(np.savez_compressed, x=np.zeros(2**23))),
+    ("a.parquet", _parquet(np.zeros(2**23))),
+    ("a.parquet", _strings()),
+    ("a.csv", b"1,2\n" * 2**19),
+]
+
+
+@pytest.mark.parametrize(("name", "data"), BOMBS)
+def test_what_unpacks_to_more_than_there_is_memory_for(tmp_path, monkeypatch, name, data):
+    monkeypatch.setattr(memory, "available", lambda: 4 * 2**20)
+    tracemalloc.start()
+    with pytest.raises(DataError) as refused:
+        read_examples(_write(tmp_path, name, data))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(str(refused.value).splitlines()) == 1
+    assert "unpacks to more than 0.000977 GiB, a quarter of the free memory" in str(refused.value)
+    assert peak < 2**24
+
+
+def test_what_fits_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 128 * 2**20)
+    assert len(read_examples(_write(tmp_path, "a.parquet", _strings()))) == 10_000
+    monkeypatch.setattr(memory, "available", lambda: 1e12)
+    path = _write(tmp_path, "a.csv.gz", gzip.compress(b"1,2\n") + gzip.compress(b"3,4\n"))
+    assert read_examples(path).tolist() == [[1, 2], [3, 4]]  # a gzip file may have several members
+
+
+def test_images_of_too_many_pixels(tmp_path, monkeypatch):
+    path = _write(tmp_path, "a.png", _bytes(Image.new("1", (9000, 9000)).save, "PNG"))
+    with pytest.raises(DataError, match=r"a\.png has 81 megapixels; scale it down to at most 50"):
+        read_examples(path)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in "abc":
+        _write(folder, f"{name}.png", _picture(np.zeros((300, 300), np.uint8)))
+    assert read_examples(folder).shape == (3, 300, 300)
+    monkeypatch.setattr(memory, "available", lambda: 4 * 2**20)
+    with pytest.raises(DataError, match="folder unpacks to more than"):
+        read_examples(folder)

@@ -224,3 +224,11 @@ def test_bounds_narrowed_out_of_the_budget():
         wide.narrowed(table, ledger, 0.8)
     with pytest.raises(DataError, match="no column of numbers"):
         Schema(SCHEMA.columns[1:], SCHEMA.target).narrowed(table, ledger, 0.1)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"columns":'])
+def test_a_schema_file_of_endless_depth(tmp_path, opening):
+    path = tmp_path / "deep.json"
+    path.write_text(opening * 100_000)
+    with pytest.raises(DataError, match=r"deep\.json is not a readable schema file"):
+        Schema.read(path)
