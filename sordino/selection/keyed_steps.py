@@ -21,10 +21,12 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from sordino.budget import BudgetExceeded, Ledger, Repeated
+from sordino.budget.events import UnsupportedEvent
 from sordino.budget.ledger_content import Planned
 from sordino.budget.ledger_file import partial_of
 from sordino.mechanisms.streams import Streams, bound_streams, data_tag, new_secret
 from sordino.training.continuity import environment
+from sordino.training.dpsgd import Diverged
 from sordino.training.run import Run, RunBusy, RunError
 
 if TYPE_CHECKING:
@@ -44,8 +46,9 @@ def keyed_steps(
 ) -> Iterator[KeyedSteps]:
     """The steps of a new workflow, or of the unfinished one in the folder; once all of `outcome` exists it is finished.
 
-    The question's repr must tell all that the steps depend on besides the data. At the end of a finished workflow its
-    key is deleted; what was kept can then be read, and nothing more be drawn.
+    The question's repr must tell all that the steps depend on besides the data. At the end of a workflow its key is
+    deleted, and also if it is refused or a training in it diverges; what was kept can then be read, and nothing more be
+    drawn.
 
     Guarantee: nothing is released here. One key never meets two questions or two sets of data: that is refused.
     """
@@ -54,9 +57,8 @@ def keyed_steps(
         key = None if _all_exist(outcome) else _Key.begin_or_resume(run, question, tuple(data))
         try:
             yield KeyedSteps(run, ledger, key)
-        except BudgetExceeded:
-            if key is not None and not any(key.owns(entry.run) for entry in ledger.entries):
-                _forget(run)  # nothing was drawn: a cheaper workflow may have the folder
+        except (BudgetExceeded, UnsupportedEvent, Diverged):
+            _forget(run)  # the workflow has ended; if nothing was drawn, a cheaper one may have the folder
             raise
         if _all_exist(outcome):
             _forget(run)

@@ -11,6 +11,8 @@ import hmac
 import json
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,10 +24,10 @@ from sordino.budget.ledger_file import partial_of
 from sordino.budget.statement import versions
 from sordino.gradients import precision
 from sordino.mechanisms.streams import Streams, bound_streams, data_tag, new_secret, secret_from_seed
-from sordino.training.dpsgd import Training
+from sordino.training.dpsgd import Diverged, Training
 from sordino.training.run import Run, RunError
 
-_FILE = "key.json"
+_FILE, _DIVERGED = "key.json", "diverged.json"
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,29 @@ def exists(run: Run) -> bool:
     return (run.private / _FILE).is_file()
 
 
-def end(run: Run) -> None:
-    """Delete the key: nobody can repeat or peel off the noise of a finished run."""
-    for path in (run.private / _FILE, partial_of(run.private / _FILE)):
+def end(run: Run, *hidden: Path) -> None:
+    """Delete the key, and what else is hidden: nobody can repeat or peel off the noise of a run that has ended."""
+    for path in (run.private / _FILE, *hidden):
         path.unlink(missing_ok=True)
+        partial_of(path).unlink(missing_ok=True)
+
+
+@contextmanager
+def until_diverged(run: Run, *hidden: Path) -> Iterator[None]:
+    """A run that diverges has ended: that is kept, since its key is deleted, and calling again says the same.
+
+    Guarantee: it shows nothing new: that parameters are not finite is computed from what the ledger has paid for. Any
+    other error, a kill or an interrupt leaves the key, and the run can be resumed.
+    """
+    if (run.folder / _DIVERGED).exists():
+        end(run, *hidden)
+        raise Diverged(f"the training in {run.folder} diverged: lower the learning rate, and use another folder")
+    try:
+        yield
+    except Diverged as problem:
+        run.write_json(_DIVERGED, {"diverged": str(problem)})
+        end(run, *hidden)
+        raise
 
 
 def environment() -> dict[str, Any]:

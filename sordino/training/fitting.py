@@ -7,6 +7,7 @@ never drawn more than the ledger says, and loses at most one block of work.
 from collections.abc import Callable
 
 from sordino.budget import BudgetExceeded, Ledger
+from sordino.budget.events import UnsupportedEvent
 from sordino.budget.ledger_content import Entry
 from sordino.training import continuity
 from sordino.training.averaging import Averaging
@@ -40,17 +41,18 @@ def fitting(
     """Train the plan's steps, going on from the run's checkpoint if there is one; returns the steps trained.
 
     That number is below the plan's only if steps were lost to a change of environment and had to be charged twice. At
-    the end the weights (with `averaging`, the averaged ones) are in the model and in the run's folder, and the key of
-    the noise is deleted; calling again loads the weights. `on_trained` is told, before that, where the run stands; once
-    more if the run is killed in between.
+    the end the weights (with `averaging`, the averaged ones) are in the model and in the run's folder; calling again
+    loads the weights. The key of the noise is deleted at the end, and also if the plan is refused or the training
+    diverges. `on_trained` is told, before that, where the run stands; once more if the run is killed in between.
     """
     if len(trainee.data()[0]) != plan.sampler.n:
         raise RunError(f"the plan is for n={plan.sampler.n} records, the data has {len(trainee.data()[0])}")
+    ledger.refuse_add_remove()
     block = max(1, plan.steps // BLOCKS) if checkpoint_every is None else checkpoint_every
     if block < 1:
         raise ValueError(f"checkpoint_every must be at least 1, not {checkpoint_every}")
     training = Training(plan, trainee, optimiser, averaging)
-    with run.alone():
+    with run.alone(), continuity.until_diverged(run):
         ledger.reload()
         if run.model.exists():
             done = _load_finished(run, plan, trainee, ledger)
@@ -58,9 +60,8 @@ def fitting(
             bond, standing = _begin_or_resume(run, training, ledger, seed)
             try:
                 number = _entry_number(ledger, bond, plan, what, part)
-            except BudgetExceeded:  # nothing was drawn: a cheaper plan may have the folder
-                run.checkpoint.unlink(missing_ok=True)
-                continuity.end(run)
+            except (BudgetExceeded, UnsupportedEvent):  # nothing was drawn: a cheaper plan may have the folder
+                continuity.end(run, run.checkpoint)
                 raise
             total = plan.steps - bond.lost
             on_progress(standing.done, total)
@@ -77,8 +78,7 @@ def fitting(
             trainee.load(trainee.weights() | (standing.average or {}))
             facts = {"steps": done, "run": bond.run, "charged": ledger.entries[number].count}
             run.write_tensors(run.model, trainee.weights(), facts)
-        run.checkpoint.unlink(missing_ok=True)
-        continuity.end(run)
+        continuity.end(run, run.checkpoint)
     return done
 
 
@@ -121,18 +121,20 @@ def _begin_or_resume(run: Run, training: Training, ledger: Ledger, seed: int | N
 
 
 def _entry_of(ledger: Ledger, name: str) -> Entry | None:
-    return next((entry for entry in ledger.entries if entry.run == name), None)
+    number = ledger.number_of(name)
+    return None if number is None else ledger.entries[number]
 
 
 def _entry_number(ledger: Ledger, bond: Continuity, plan: Plan, what: str, part: str) -> int:
     """The run's entry in the ledger, opened now if it is not there yet."""
-    entry = _entry_of(ledger, bond.run)
-    if entry is None:
+    number = ledger.number_of(bond.run)
+    if number is None:
         claimed, seeded = plan.claimed_step, bond.seed is not None
         return ledger.begin(plan.step_event, plan.steps, what, part, seeded=seeded, claimed=claimed, run=bond.run)
+    entry = ledger.entries[number]
     if (entry.reserved, entry.what, entry.part) != (plan.event, what, part):
         raise RunError(f"the ledger's entry of this run is '{entry.what}' on {entry.part}, not '{what}' on {part}")
-    return ledger.entries.index(entry)
+    return number
 
 
 def _load_finished(run: Run, plan: Plan, trainee: Trainee, ledger: Ledger) -> int:

@@ -13,8 +13,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from sordino.budget import Event, Ledger
-from sordino.budget.ledger_file import partial_of
+from sordino.budget import BudgetExceeded, Event, Ledger
+from sordino.budget.events import UnsupportedEvent
 from sordino.mechanisms.streams import data_tag, new_secret, secret_from_seed
 from sordino.training import continuity
 from sordino.training.continuity import Continuity
@@ -55,32 +55,33 @@ def release_once(
     """Charge, train, keep and return the final weights; calling again loads them.
 
     Guarantee: that of the training's event, charged before `train` is called; a run that was stopped has told nothing
-    and stays charged. Its state and key are deleted at the end. With another plan, other data or seed, or in another
-    environment, going on is refused, and a new run is charged anew.
+    and stays charged. Its state and key are deleted at the end, and also if it diverges. With another plan, other data
+    or seed, or in another environment, going on is refused, and a new run is charged anew.
     """
-    with run.alone():
+    ledger.refuse_add_remove()
+    hidden = run.private / training.hidden
+    with run.alone(), continuity.until_diverged(run, hidden):
         ledger.reload()
         if run.model.exists():
             weights, facts = run.read_tensors(run.model)
-            name = facts.get("run", "?")
-            if not any(entry.run == name and entry.count and entry.event == training.event for entry in ledger.entries):
+            number = ledger.number_of(facts.get("run", ""))
+            entry = None if number is None else ledger.entries[number]
+            if entry is None or not entry.count or entry.event != training.event:
                 raise RunError(f"{run.model} was trained under another plan or ledger: what it cost is not in this one")
         else:
             bond = _bond(run, training, ledger, [what, part], seed)
-            number = next((i for i, entry in enumerate(ledger.entries) if entry.run == bond.run), None)
+            number = ledger.number_of(bond.run)
             if number is None:
                 seeded, claimed = seed is not None, training.claimed
                 try:
                     number = ledger.begin(training.event, 1, what, part, seeded=seeded, claimed=claimed, run=bond.run)
-                except ValueError:
+                except (BudgetExceeded, UnsupportedEvent):
                     continuity.end(run)  # refused, so nothing was drawn: a cheaper plan may have the folder
                     raise
             ledger.raise_count(number, 1)
             weights = train(bond)
             run.write_tensors(run.model, weights, {"steps": training.steps, "run": bond.run, "charged": 1})
-        for path in (run.private / training.hidden, partial_of(run.private / training.hidden)):
-            path.unlink(missing_ok=True)
-        continuity.end(run)
+        continuity.end(run, hidden)
     return weights
 
 
@@ -98,7 +99,8 @@ def _bond(run: Run, training: OneRelease, ledger: Ledger, words: list[str], seed
     choices = training.choose(known.choices if known is not None and known.environment == here else None)
     bond = Continuity(secret.hex(), name, seed, digest, tag, here, choices, era=0, lost=0)
     if known is None:
-        if any(entry.run == name and entry.count for entry in ledger.entries):
+        number = ledger.number_of(name)
+        if number is not None and ledger.entries[number].count:
             raise RunError("the ledger already holds a run with this seed, plan and data: choose another seed")
         continuity.keep(run, bond)
     elif known != bond:

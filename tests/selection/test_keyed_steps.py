@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sordino.budget import BudgetExceeded, Gaussian, Ledger, Repeated
+from sordino.budget import BudgetExceeded, Gaussian, Ledger, Repeated, UnsupportedEvent
 from sordino.budget.ledger_content import Planned
 from sordino.data import Column, Split
 from sordino.data.schema import Schema
@@ -21,6 +21,7 @@ from sordino.mechanisms.streams import Stream, Streams
 from sordino.selection import keyed_steps as module
 from sordino.selection.keyed_steps import KeyedSteps, keyed_steps, table_arrays
 from sordino.training import Run, RunError
+from sordino.training.dpsgd import Diverged
 
 DATA = (np.arange(6.0), np.arange(6))
 CHARGE = Planned(Gaussian(3.0), "a number")
@@ -177,10 +178,22 @@ def test_what_is_beyond_the_budget_leaves_no_key(tmp_path: Path) -> None:
         steps.values(tmp_path / "first.json", CHARGE, drawn)
     with pytest.raises(BudgetExceeded), steps_in(tmp_path, "cheap") as steps:
         steps.values(tmp_path / "last.json", dear, drawn)
-    with steps_in(tmp_path, "cheap") as steps:  # this one has drawn, so it keeps its key
+    assert not (tmp_path / "private" / "steps.json").exists()
+    with pytest.raises(RunError, match="another plan, key"), steps_in(tmp_path, "cheap") as steps:
         steps.known(tmp_path / "first.json", CHARGE)
-        steps.values(tmp_path / "last.json", CHARGE, drawn)
-    assert len(Ledger.open(tmp_path / "ledger.json").entries) == 2
+    assert len(Ledger.open(tmp_path / "ledger.json").entries) == 1
+
+
+@pytest.mark.parametrize("problem", [Diverged("as if"), UnsupportedEvent("as if"), RunError("as if"), OSError("full")])
+def test_a_workflow_that_cannot_go_on_leaves_no_key_and_one_that_can_keeps_it(
+    tmp_path: Path, problem: Exception
+) -> None:
+    def fails(*_: object) -> dict[str, object]:
+        raise problem
+
+    with pytest.raises(type(problem)), steps_in(tmp_path) as steps:
+        steps.values(tmp_path / "first.json", CHARGE, fails)
+    assert (tmp_path / "private" / "steps.json").exists() == isinstance(problem, RunError | OSError)
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import save
 
 from sordino.budget import BudgetExceeded, Ledger
-from sordino.data.samplers import PoissonSampler, ShuffledSampler
+from sordino.budget.events import UnsupportedEvent
+from sordino.data.samplers import FixedSizeSampler, PoissonSampler, ShuffledSampler
 from sordino.training import continuity, dpsgd
 from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier
@@ -384,3 +385,52 @@ def test_a_run_that_the_ledger_refuses_leaves_its_folder_to_a_cheaper_one(tmp_pa
     assert not continuity.exists(run)
     assert ledger.epsilon() == 0
     assert fit(run, replace(PLAN, noise_multiplier=50.0), model(), OPTIMISER, ledger) == 60
+
+
+class Diverging(LinearClassifier):
+    """Has weights that are not finite after its k-th sum."""
+
+    left = 11
+
+    def clipped_sum(self, *arguments: Any) -> dpsgd.ClippedSum:
+        self.left -= 1
+        if self.left == 0:
+            self.load({name: value / 0 for name, value in self.weights().items()})
+        return super().clipped_sum(*arguments)
+
+
+def test_a_training_that_diverges_leaves_no_key_and_says_the_same_again(tmp_path: Path) -> None:
+    run = Run.at(tmp_path / "run")
+    for _ in range(2):
+        with pytest.raises(dpsgd.Diverged, match="lower the learning rate"):
+            fit(run, PLAN, Diverging(*model().data(), 3), OPTIMISER, open_ledger(run), checkpoint_every=7)
+        assert run.checkpoint.exists()  # of the block before, and paid for
+        assert not list(run.private.glob("*.json*"))
+    assert [entry.count for entry in Ledger.open(run.ledger).entries] == [14]
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt, OSError, MemoryError, RuntimeError])
+def test_what_may_be_over_the_next_time_leaves_the_run_resumable(
+    tmp_path: Path, problem: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.at(tmp_path / "run")
+
+    def fails(*_: object) -> None:
+        raise problem
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dpsgd, "noisy_mean", fails)
+        with pytest.raises(problem):
+            train(run, model())
+    assert continuity.exists(run)
+    assert train(run, model()) == PLAN.steps
+    assert not continuity.exists(run)
+
+
+def test_a_run_that_no_accountant_prices_leaves_no_key(tmp_path: Path) -> None:
+    run, plan = Run.at(tmp_path / "run"), replace(PLAN, sampler=FixedSizeSampler(120, 12))
+    ledger = Ledger(50.0, 1e-5)
+    with pytest.raises(UnsupportedEvent):
+        fit(run, plan, model(), OPTIMISER, ledger)
+    assert not run.checkpoint.exists()
+    assert not list(run.private.glob("*.json*"))

@@ -448,7 +448,7 @@ def test_what_does_not_fit_the_budget_reads_nothing_and_leaves_the_folder_free(
             train(run, ledger=ledger)
     assert not ledger.entries
     train(run, replace(PLAN, noise_multiplier=8.0), ledger=ledger)
-    with pytest.raises(UnsupportedEvent, match="add-remove"):
+    with pytest.raises(ValueError, match="add-remove"):
         train(Run.at(tmp_path / "other"), ledger=Ledger(50.0, 1e-5, adjacency="add-remove"))
 
 

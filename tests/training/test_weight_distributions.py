@@ -461,8 +461,12 @@ def test_what_does_not_fit_the_budget_reads_nothing(tmp_path: Path) -> None:
 
 def test_weights_that_are_no_numbers_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weight_distributions, "gaussian_noise", lambda g, shape, deviation: np.full(shape, np.inf))
-    with pytest.raises(Diverged):
-        train(Run.at(tmp_path / "run"))
+    run, ledger = Run.at(tmp_path / "run"), Ledger()
+    for _ in range(2):
+        with pytest.raises(Diverged):
+            train(run, ledger=ledger)
+        assert [path.name for path in run.private.iterdir()] == ["lock"]  # neither key nor means are left
+    assert len(ledger.entries) == 1
 
 
 def test_it_learns_within_its_budget(tmp_path: Path) -> None:

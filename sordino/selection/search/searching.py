@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol
 import numpy as np
 
 from sordino.budget import BudgetExceeded, Event, Ledger, LedgerError, NonPrivate, Repeated
-from sordino.budget.events import composed
+from sordino.budget.events import UnsupportedEvent, composed
 from sordino.budget.ledger_content import Planned
 from sordino.budget.ledger_file import partial_of
 from sordino.mechanisms.score import ScoreNoise
@@ -26,6 +26,7 @@ from sordino.mechanisms.trial_counts import number_of_trials
 from sordino.selection.search.candidates import Finding, Material, Task, Trial, TrialTraining
 from sordino.selection.search.executors import Executor, InProcess, Work
 from sordino.selection.search.space import C, Space, check_buildable
+from sordino.training import continuity
 from sordino.training.run import Run, RunError
 
 _KEY = "search.json"
@@ -181,7 +182,7 @@ class Search(Generic[C]):
         if self.ledger is None:
             return
         for part, _ in _parts(self.question.stages()[stage]):
-            number = _entry_number(self.ledger, self.key.entry(stage, part))
+            number = self.ledger.number_of(self.key.entry(stage, part))
             if number is None:
                 raise RunError("the ledger has lost this search's entry: it is not the search's ledger, or an old copy")
             if self.ledger.entries[number].count < count:
@@ -246,8 +247,7 @@ class _Key:
 def _check(question: Question[C], ledger: Ledger | None) -> None:
     if ledger is None:
         return
-    if ledger.terms.adjacency == "add-remove":
-        raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
+    ledger.refuse_add_remove()
     if question.noise is None and question.training.plan.private:
         raise ValueError("scores on private records need noise: give the question Laplace or Gaussian noise")
 
@@ -279,7 +279,7 @@ def _reserve(ledger: Ledger, question: Question[C], key: _Key, run: Run, trials:
         for part, event in _parts(stage)
     ]
     ledger.reload()
-    missing = [item for item in wanted if _entry_number(ledger, item.entry) is None]
+    missing = [item for item in wanted if ledger.number_of(item.entry) is None]
     if key.new and len(missing) < len(wanted):
         _forget(run)
         raise RunError("the ledger already holds a search with this seed, question and data: choose another seed")
@@ -288,16 +288,16 @@ def _reserve(ledger: Ledger, question: Question[C], key: _Key, run: Run, trials:
     unannounced = [item.planned for item in missing if item.planned not in ledger.plan]
     try:
         check_budget(ledger, unannounced)
-    except BudgetExceeded:  # nothing was recorded: a cheaper search may have the folder
+        for planned in unannounced:
+            # Where something was drawn before, the search goes through the ledger's filter instead.
+            with suppress(LedgerError):
+                ledger.announce(*planned)
+        for item in missing:
+            seeded = key.seed is not None
+            ledger.begin(item.event, item.most, item.what, item.part, seeded=seeded, run=item.entry)
+    except (BudgetExceeded, UnsupportedEvent):  # nothing was drawn: a cheaper search may have the folder
         _forget(run)
         raise
-    for planned in unannounced:
-        # Where something was drawn before, the search goes through the ledger's filter instead.
-        with suppress(LedgerError):
-            ledger.announce(*planned)
-    for item in missing:
-        seeded = key.seed is not None
-        ledger.begin(item.event, item.most, item.what, item.part, seeded=seeded, run=item.entry)
 
 
 def check_budget(ledger: Ledger, items: list[Planned]) -> None:
@@ -312,10 +312,6 @@ def check_budget(ledger: Ledger, items: list[Planned]) -> None:
                 f"all of it would bring ε on the {part} records to {epsilon:.4g}, above the target {target:g}: "
                 "use more noise, fewer steps or fewer trials. Nothing was recorded"
             )
-
-
-def _entry_number(ledger: Ledger, name: str) -> int | None:
-    return next((number for number, entry in enumerate(ledger.entries) if entry.run == name), None)
 
 
 def _release(run: Run, question: Question[C], chosen: Trial, paid: list[str]) -> None:
@@ -339,16 +335,21 @@ def _finished(run: Run, question: Question[C], ledger: Ledger | None) -> Finding
         raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
     if not same:
         raise RunError(f"{run.folder} holds a finished search with other settings: choose another folder")
-    if ledger is not None and any(_entry_number(ledger, name) is None for name in paid):
+    if ledger is not None and (not paid or any(ledger.number_of(name) is None for name in paid)):
         raise RunError(f"{run.folder} holds a search that this ledger has not paid for: give the ledger that has")
     return chosen
 
 
 def _forget(run: Run) -> None:
-    """Delete the key and all hidden trials: what was not chosen is never shown."""
+    """Delete the key and all hidden trials: what was not chosen is never shown; and the keys of trials that are shown.
+
+    A trial deletes its own key as it ends; those of earlier versions kept it if they diverged.
+    """
     shutil.rmtree(run.private / "trials", ignore_errors=True)
     for path in (run.private / _KEY, partial_of(run.private / _KEY)):
         path.unlink(missing_ok=True)
+    for trial in (run.folder / "trials").glob("*/private"):
+        continuity.end(Run(trial.parent))
 
 
 def _digest(question: Question[C]) -> str:

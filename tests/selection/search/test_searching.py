@@ -33,6 +33,7 @@ from sordino.selection.search import (
     Material,
     RandomSearch,
     TrialTraining,
+    candidates,
     search,
     searching,
     train_candidate,
@@ -263,6 +264,32 @@ def test_a_training_that_diverges_is_always_wrong_and_ends_no_search(tmp_path, m
     assert found.diverged
     assert abs(found.score) < 0.01
     assert not run.model.exists()
+
+
+def test_no_key_outlives_a_search_whose_trials_diverged(tmp_path, material, question, monkeypatch) -> None:
+    space, run, ledger = DenseSpace(widths=((4,),), learning_rates=(1e38,)), Run.at(tmp_path), Ledger()
+    loud = TrialTraining(Plan(PoissonSampler(60, 20), 1.0, 1e6, 4))
+    asked = question(GeneticSearch(1, 2), space=space, training=loud)
+    with monkeypatch.context() as patched:  # killed after a training has ended, before its trial is kept
+        patched.setattr(candidates, "noised_accuracy", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            search(run, asked, material, ledger)
+    assert search(run, asked, material, ledger).diverged
+    assert not list(tmp_path.glob("**/key.json*"))
+    (left := tmp_path / "trials" / "0001" / "private" / "key.json").write_text("by an earlier version")
+    search(run, asked, material, ledger)
+    assert not left.exists()
+
+
+def _killed(*_: object) -> float:
+    raise KeyboardInterrupt
+
+
+def test_a_search_on_public_records_is_not_taken_for_one_that_was_paid_for(tmp_path, material, question) -> None:
+    asked = question(GeneticSearch(1, 2))
+    search(Run.at(tmp_path), asked, material, None)
+    with pytest.raises(RunError, match="not paid"):
+        search(Run.at(tmp_path), asked, material, Ledger())
 
 
 def test_trials_differ_though_candidates_are_equal(tmp_path, material, question) -> None:
