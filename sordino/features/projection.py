@@ -59,7 +59,6 @@ class Projection(Feature):
         ledger: Ledger,
         part: str = "train",
         streams: Streams | None = None,
-        seeded: bool = False,
     ) -> "Projection":
         """The leading directions of the privately told second moments of vectors (n, …); see `SecondMoments`.
 
@@ -68,7 +67,7 @@ class Projection(Feature):
         """
         flat = _flat(vectors)
         _check(components, flat.shape[1])
-        mean, squares = moments.release(flat, ledger, "principal components", part, streams, seeded)
+        mean, squares = moments.release(flat, ledger, "principal components", part, streams)
         return cls(*_principal(mean, squares, components))
 
     @classmethod

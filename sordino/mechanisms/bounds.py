@@ -45,8 +45,9 @@ def private_bounds(
         check_quantile(tail, wide, each)
     if len(values) == 0:
         raise ValueError("bounds need at least one record")
-    ledger.spend(event, what, part)
-    generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+    streams = Streams.fresh() if streams is None else streams
+    ledger.spend(event, what, part, seeded=streams.predictable)
+    generator = streams.generator(Stream.NOISE)
     found = []
     for column, wide in zip(values.T, wide_bounds, strict=True):
         low, high = (

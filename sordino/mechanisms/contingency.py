@@ -68,21 +68,20 @@ class PairTables:
         what: str = "contingency tables",
         part: str = "train",
         streams: Streams | None = None,
-        seeded: bool = False,
     ) -> Tables:
         """The noisy counts from codes (n, attributes); charged before they are read.
 
-        Streams that are given must be used for nothing else; `seeded` says that they can be predicted.
+        Streams that are given must be used for nothing else.
         """
         if codes.ndim != 2 or codes.shape[1] != len(self.sizes):
             raise ValueError(f"expected codes (n, {len(self.sizes)}), not an array {codes.shape}")
         memory.require(
             self.needed_bytes, "a release of the tables of all pairs", "leave the attributes of most values out"
         )
-        ledger.spend(self.event, what, part, seeded=seeded)
+        streams = Streams.fresh() if streams is None else streams
+        ledger.spend(self.event, what, part, seeded=streams.predictable)
         counts = pair_tables(codes, self.sizes)
-        generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
-        return self.noised(counts, generator)
+        return self.noised(counts, streams.generator(Stream.NOISE))
 
     def noised(self, counts: Tables, generator: np.random.Generator) -> Tables:
         """Exact counts with this noise, and not charged: `release` charges, or the records are a public benchmark."""

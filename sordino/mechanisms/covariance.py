@@ -60,7 +60,6 @@ class SecondMoments:
         what: str = "second moments",
         part: str = "train",
         streams: Streams | None = None,
-        seeded: bool = False,
     ) -> tuple[Array, Array]:
         """The mean of x (zeros if it is not told) and the mean of x·xᵀ over rows (n, d), charged before they are read.
 
@@ -70,8 +69,9 @@ class SecondMoments:
             raise ValueError(f"expected vectors (n, d) with something in them, not {rows.shape}")
         ledger.refuse_add_remove()
         memory.require(memory_of(rows.shape[1]), f"second moments of vectors of {rows.shape[1]:,} numbers", SHORTER)
-        ledger.spend(self.event, what, part, seeded=seeded)
-        generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+        streams = Streams.fresh() if streams is None else streams
+        ledger.spend(self.event, what, part, seeded=streams.predictable)
+        generator = streams.generator(Stream.NOISE)
         n, d = rows.shape
         total, squares = np.zeros(d), np.zeros((d, d))
         for start in range(0, n, _BLOCK):

@@ -40,12 +40,13 @@ def clipped_gaussian_sum(
 
     Guarantee: one row present or zeroed out moves the sum by at most l2_clip, so the release is Gaussian with this
     noise multiplier; it is charged before the rows are read. Divide it by public numbers only. Streams that are
-    given must be secret and used for nothing else.
+    given must be used for nothing else.
     """
     if not 0 < l2_clip < np.inf:
         raise ValueError(f"l2_clip must be a positive finite number, not {l2_clip!r}")
-    ledger.spend(Gaussian(noise_multiplier), what, part)
-    generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+    streams = Streams.fresh() if streams is None else streams
+    ledger.spend(Gaussian(noise_multiplier), what, part, seeded=streams.predictable)
+    generator = streams.generator(Stream.NOISE)
     total = clip_rows(rows, l2_clip).sum(axis=0)
     return np.asarray(total + gaussian_noise(generator, total.shape, noise_multiplier * l2_clip))
 
@@ -61,7 +62,7 @@ def noisy_accuracy(
     """The share of correct predictions on private records, with Gaussian noise on their number.
 
     Guarantee: one record moves the number by at most 1; it is divided by the number of records, which is public under
-    every adjacency but add-remove. Streams that are given must be secret and used for nothing else.
+    every adjacency but add-remove. Streams that are given must be used for nothing else.
     """
     ledger.refuse_add_remove()
     counts = np.asarray(correct, dtype=np.float64)[:, None]

@@ -48,7 +48,6 @@ class ChannelMoments:
         what: str = "normalisation",
         part: str = "train",
         streams: Streams | None = None,
-        seeded: bool = False,
         run: str = "",
         paid: bool = False,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -61,9 +60,9 @@ class ChannelMoments:
         if means.ndim != 2 or means.shape != squares.shape:
             raise ValueError(f"expected two arrays (n, channels), not {means.shape} and {squares.shape}")
         ledger.refuse_add_remove()
-        if not paid:
-            ledger.spend(self.event, what, part, seeded=seeded, run=run)
         streams = Streams.fresh() if streams is None else streams
+        if not paid:
+            ledger.spend(self.event, what, part, seeded=streams.predictable, run=run)
         if self.sample_rate < 1:
             joins = streams.generator(Stream.SAMPLING).random(len(means)) < self.sample_rate
             means, squares, n = means[joins], squares[joins], self.sample_rate * len(means)

@@ -30,7 +30,6 @@ def private_quantile(
     what: str,
     part: str = "train",
     streams: Streams | None = None,
-    seeded: bool = False,
 ) -> float:
     """A number between the public bounds that about this share of the values lie below.
 
@@ -44,8 +43,9 @@ def private_quantile(
     check_quantile(quantile, bounds, epsilon)
     if len(values) == 0 and ledger.terms.adjacency != "add-remove":  # there, that nobody came is private too
         raise ValueError("a quantile needs at least one record")
-    ledger.spend(Pure(epsilon), what, part, seeded=seeded)
-    generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+    streams = Streams.fresh() if streams is None else streams
+    ledger.spend(Pure(epsilon), what, part, seeded=streams.predictable)
+    generator = streams.generator(Stream.NOISE)
     return draw_quantile(values, quantile, bounds, epsilon, ledger.terms.adjacency, generator)
 
 

@@ -1,7 +1,9 @@
 """Keyed randomness: every random number of a run is a function of a secret key, a stream and a step.
 
 A step that a crash has lost can so be repeated bit for bit, which releases nothing new; two streams, two steps or two
-runs never share a number. NumPy's Philox takes a 128-bit key; torch's CPU generator would keep 32 bits of it.
+runs never share a number. The generator is AES-128 in counter mode (FIPS 197, SP 800-38A) with the key of the streams,
+by `randomgen`: whoever tells its numbers from random ones has broken AES. NumPy's own generators promise no such thing,
+and torch's CPU generator would keep 32 bits of the key.
 """
 
 import hashlib
@@ -13,8 +15,13 @@ from typing import Any, NoReturn
 from weakref import WeakSet
 
 import numpy as np
+from randomgen import AESCounter
+
+GENERATOR = "AES-128-CTR"
+"""What turns a key into numbers. Unfinished work is bound to it: under another name a lost step is not repeated."""
 
 _KEY_BYTES = 16
+_STEP_BITS = 60
 
 
 class Stream(IntEnum):
@@ -35,28 +42,33 @@ class Streams:
 
     Guarantee: no second holder of the key. Streams are neither copied nor pickled, and a forked child (a data-loader
     worker too) loses the key: two holders that step differently would add the same noise to different sums.
+
+    Streams know whether anyone can predict them, and whatever charges a release of theirs says so in the ledger. A key
+    that is passed in counts as known unless the caller vouches for it: forgetting that states too little privacy, never
+    too much.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, *, predictable: bool = True) -> None:
         if len(key) != _KEY_BYTES:
             raise ValueError(f"a key has {_KEY_BYTES} bytes, not {len(key)}")
         self._key = int.from_bytes(key, "little")
         self._process = os.getpid()
         _LIVING.add(self)
+        self.predictable = predictable
 
     @classmethod
     def fresh(cls) -> "Streams":
         """Under a key of the operating system that nobody will know."""
-        return cls(os.urandom(_KEY_BYTES))
+        return cls(os.urandom(_KEY_BYTES), predictable=False)
 
     def generator(self, stream: Stream, step: int = 0) -> np.random.Generator:
         """The generator of one stream at one step; asking again gives the same numbers again."""
-        if not 0 <= step < 2**63:
-            raise ValueError(f"a step is a whole number from 0, not {step}")
+        if not 0 <= step < 2**_STEP_BITS:
+            raise ValueError(f"a step is a whole number from 0 and below 2^{_STEP_BITS}, not {step}")
         self.check_process()
-        # Drawing advances the low words of the counter; step and stream sit above, out of its reach.
-        counter = np.array([0, 0, step, int(stream)], dtype=np.uint64)
-        return np.random.Generator(np.random.Philox(key=self._key, counter=counter))
+        # Drawing advances the low word of the counter; step and stream sit in the high one, out of its reach.
+        counter = (int(stream) << _STEP_BITS | step) << 64
+        return np.random.Generator(AESCounter(key=self._key, counter=counter))
 
     def check_process(self) -> None:
         """Refuse a process that was forked after the key was drawn: its parent has the same numbers before it."""
@@ -95,10 +107,13 @@ def secret_from_seed(seed: int) -> bytes:
     return hashlib.sha256(f"sordino experiment {seed}".encode()).digest()[:_KEY_BYTES]
 
 
-def bound_streams(secret: bytes, facts: dict[str, Any]) -> Streams:
-    """Streams under a key that holds for exactly these facts: change one and every number changes."""
+def bound_streams(secret: bytes, facts: dict[str, Any], *, predictable: bool) -> Streams:
+    """Streams under a key that holds for exactly these facts: change one and every number changes.
+
+    They are predictable if the secret is: one from a seed.
+    """
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return Streams(hmac.new(secret, text.encode(), hashlib.sha256).digest()[:_KEY_BYTES])
+    return Streams(hmac.new(secret, text.encode(), hashlib.sha256).digest()[:_KEY_BYTES], predictable=predictable)
 
 
 def data_tag(secret: bytes, *arrays: np.ndarray) -> str:

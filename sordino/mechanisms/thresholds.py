@@ -56,7 +56,6 @@ class ThresholdQuantiles:
         what: str = "thresholds of the normalisation",
         part: str = "train",
         streams: Streams | None = None,
-        seeded: bool = False,
         run: str = "",
         paid: bool = False,
     ) -> ChannelMoments:
@@ -72,10 +71,11 @@ class ThresholdQuantiles:
         ledger.refuse_add_remove()  # the moments would refuse it once the thresholds are paid for
         if len(means) == 0:
             raise ValueError("thresholds need at least one record")
+        streams = Streams.fresh() if streams is None else streams
         if not paid:
-            ledger.spend(self.event, what, part, seeded=seeded, run=run)
+            ledger.spend(self.event, what, part, seeded=streams.predictable, run=run)
         # One generator for both: the second quantile goes on where the first one stopped.
-        generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+        generator = streams.generator(Stream.NOISE)
         clips = []
         for rows, (low, high) in ((means, self.mean_bounds), (squares, self.square_bounds)):
             scale = (log(low), log(high))

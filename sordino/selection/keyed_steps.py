@@ -185,7 +185,7 @@ class _Key:
 
     def streams(self, entry: str) -> Streams:
         """One entry in the ledger, one place in the space of random numbers."""
-        return bound_streams(self.secret, {"step": entry, "bound": self.bound})
+        return bound_streams(self.secret, {"step": entry, "bound": self.bound}, predictable=False)
 
     def _mac(self, text: str) -> str:
         return hmac.new(self.secret, text.encode(), hashlib.sha256).hexdigest()

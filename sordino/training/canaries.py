@@ -42,7 +42,8 @@ class Canaries:
 
     @property
     def streams(self) -> Streams:
-        return bound_streams(bytes.fromhex(self.secret), {"for": "canaries"})
+        # Nothing is charged by these, so nobody has to vouch for the secret.
+        return bound_streams(bytes.fromhex(self.secret), {"for": "canaries"}, predictable=True)
 
 
 @lru_cache(maxsize=2)

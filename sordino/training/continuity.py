@@ -23,7 +23,7 @@ import torch
 from sordino.budget.ledger_file import partial_of
 from sordino.budget.statement import versions
 from sordino.gradients import precision
-from sordino.mechanisms.streams import Streams, bound_streams, data_tag, new_secret, secret_from_seed
+from sordino.mechanisms.streams import GENERATOR, Streams, bound_streams, data_tag, new_secret, secret_from_seed
 from sordino.training.dpsgd import Diverged, Training
 from sordino.training.run import Run, RunError
 
@@ -56,7 +56,7 @@ class Continuity:
         """
         here = () if self.seed is not None else ("environment", "choices")
         facts = {name: getattr(self, name) for name in ("plan", "data", *here, "era", "lost")}
-        return bound_streams(bytes.fromhex(self.secret), facts)
+        return bound_streams(bytes.fromhex(self.secret), facts, predictable=self.seed is not None)
 
 
 def new(training: Training, seed: int | None) -> Continuity:
@@ -146,10 +146,11 @@ def until_diverged(run: Run, *hidden: Path) -> Iterator[None]:
 
 
 def environment() -> dict[str, Any]:
-    """Whatever may change the rounding of a step."""
+    """Whatever may change the numbers of a step, or their rounding."""
     prefixes = ("OMP_", "MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_", "ATEN_")
     return {
         "versions": versions(),
+        "generator": GENERATOR,
         "machine": platform.machine(),
         "cpu": _processor(),
         "threads": torch.get_num_threads(),

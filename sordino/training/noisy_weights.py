@@ -69,7 +69,7 @@ def train_noisy(
 
     Guarantee: none. Gradients are neither clipped nor accounted; for public benchmarks only, and no ledger knows of it.
     """
-    streams = bound_streams(secret_from_seed(settings.seed), {"what": "noisy weights"})
+    streams = bound_streams(secret_from_seed(settings.seed), {"what": "noisy weights"}, predictable=True)
     network = _started(build, streams)
     means = [parameter.detach().clone() for parameter in network.parameters()]
     optimiser = torch.optim.Adam(means, lr=settings.learning_rate, fused=True)

@@ -61,11 +61,13 @@ def statistics(
             secret, name, kept = bytes.fromhex(bond["secret"]), _name(bond), moments
             try:
                 if isinstance(kept, ThresholdQuantiles):
-                    streams, own = bound_streams(secret, bond | {"for": THRESHOLDS}), _thresholds_of(name)
+                    own = _thresholds_of(name)
+                    streams = bound_streams(secret, bond | {"for": THRESHOLDS}, predictable=seeded)
                     paid = ledger.number_of(own) is not None
-                    kept = kept.release(*sums, ledger, THRESHOLDS, streams=streams, seeded=seeded, run=own, paid=paid)
-                streams, paid = bound_streams(secret, bond), ledger.number_of(name) is not None
-                mean, variance = kept.release(*sums, ledger, WHAT, streams=streams, seeded=seeded, run=name, paid=paid)
+                    kept = kept.release(*sums, ledger, THRESHOLDS, streams=streams, run=own, paid=paid)
+                streams = bound_streams(secret, bond, predictable=seeded)
+                paid = ledger.number_of(name) is not None
+                mean, variance = kept.release(*sums, ledger, WHAT, streams=streams, run=name, paid=paid)
             except (BudgetExceeded, UnsupportedEvent):
                 _forget(run)
                 raise

@@ -81,7 +81,7 @@ def make_private(
     streams = Streams.fresh() if seed is None else Streams(secret_from_seed(seed))
     private = PrivateLoop(model, optimizer, clipped, rows, plan, ledger, streams, augment, views)
     private._prepare()  # a model that cannot be trained privately is refused before anything is charged
-    private._number = ledger.begin(plan.step_event, plan.steps, what, part, seeded=seed is not None)
+    private._number = ledger.begin(plan.step_event, plan.steps, what, part, seeded=streams.predictable)
     return private
 
 

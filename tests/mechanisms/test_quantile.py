@@ -211,7 +211,8 @@ def test_it_is_charged_before_anything_is_read() -> None:
     with pytest.raises(BudgetExceeded):
         private_quantile(Unread(ledger), 0.5, (0, 1), 2.0, ledger, "too dear")  # type: ignore[arg-type]
     assert ledger.entries == ()
-    private_quantile(Unread(ledger), 0.5, (0, 1), 0.5, ledger, "median", "validation", seeded=True)  # type: ignore[arg-type]
+    unread: Any = Unread(ledger)
+    private_quantile(unread, 0.5, (0, 1), 0.5, ledger, "median", "validation", Streams(bytes(16)))
     (entry,) = ledger.entries
     assert (entry.event, entry.what, entry.part, entry.seeded) == (Pure(0.5), "median", "validation", True)
 

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from randomgen import AESCounter
 
+from sordino.budget import Ledger
+from sordino.mechanisms.bounds import private_bounds
+from sordino.mechanisms.contingency import PairTables
+from sordino.mechanisms.covariance import SecondMoments
+from sordino.mechanisms.gaussian import clipped_gaussian_sum, noisy_accuracy
+from sordino.mechanisms.moments import ChannelMoments
+from sordino.mechanisms.quantile import private_quantile
 from sordino.mechanisms.streams import (
     Stream,
     Streams,
@@ -20,6 +28,7 @@ from sordino.mechanisms.streams import (
     new_secret,
     secret_from_seed,
 )
+from sordino.mechanisms.thresholds import ThresholdQuantiles
 
 keys = st.binary(min_size=16, max_size=16)
 places = st.tuples(st.sampled_from(Stream), st.integers(0, 2**40))
@@ -46,6 +55,49 @@ def test_two_keys_share_no_number(chosen: list[bytes]) -> None:
     assert len(np.unique(drawn)) == len(drawn)
 
 
+def test_the_generator_is_aes_in_counter_mode() -> None:
+    for text, block, wanted in (
+        # NIST SP 800-38A, F.5.1, and FIPS 197, appendix C.1.
+        ("2b7e151628aed2a6abf7158809cf4f3c", "f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff", "ec8cdf7398607cb0f2d21675ea9ea1e4"),
+        ("000102030405060708090a0b0c0d0e0f", "00112233445566778899aabbccddeeff", "69c4e0d86a7b0430d8cdb78070b4c55a"),
+    ):
+        number, counter = (int.from_bytes(bytes.fromhex(part), "little") for part in (text, block))
+        assert AESCounter(key=number, counter=counter).random_raw(2).astype("<u8").tobytes().hex() == wanted
+    key = bytes(range(16))
+    ours = Streams(key).generator(Stream.NOISE, 5).bit_generator
+    same = AESCounter(key=int.from_bytes(key, "little"), counter=(3 << 60 | 5) << 64)
+    assert np.array_equal(ours.random_raw(1000), same.random_raw(1000))  # type: ignore[attr-defined]
+
+
+def test_streams_know_whether_they_can_be_predicted() -> None:
+    assert Streams(bytes(16)).predictable  # unless somebody vouches for the key
+    assert Streams(secret_from_seed(1)).predictable
+    assert not Streams.fresh().predictable
+    assert not Streams(new_secret(), predictable=False).predictable
+    assert bound_streams(secret_from_seed(1), {}, predictable=True).predictable
+    assert not bound_streams(new_secret(), {}, predictable=False).predictable
+
+
+def test_every_release_from_predictable_streams_says_so_in_the_ledger() -> None:
+    rows, codes = np.ones((8, 2)), np.zeros((8, 2), dtype=int)
+    releases: list[Callable[[Ledger, Streams | None], object]] = [
+        lambda ledger, streams: clipped_gaussian_sum(rows, 1.0, 2.0, ledger, "sum", streams=streams),
+        lambda ledger, streams: noisy_accuracy(rows[:, 0] > 0, 2.0, ledger, "score", "validation", streams),
+        lambda ledger, streams: private_bounds(rows, ledger, 1.0, [(0.0, 2.0)] * 2, streams=streams),
+        lambda ledger, streams: private_quantile(rows[:, 0], 0.5, (0.0, 2.0), 1.0, ledger, "median", streams=streams),
+        lambda ledger, streams: PairTables((2, 2), 3.0).release(codes, ledger, streams=streams),
+        lambda ledger, streams: SecondMoments(1.0, 3.0).release(rows, ledger, streams=streams),
+        lambda ledger, streams: ChannelMoments(1.0, 1.0).release(rows, rows, ledger, streams=streams),
+        lambda ledger, streams: ThresholdQuantiles((0.1, 9.0), (0.1, 9.0), 1.0).release(
+            rows, rows, ledger, streams=streams
+        ),
+    ]
+    for release in releases:
+        for streams in (Streams(secret_from_seed(1)), None):
+            release(ledger := Ledger(), streams)
+            assert [entry.seeded for entry in ledger.entries] == [streams is not None]
+
+
 def test_a_long_draw_does_not_run_into_the_next_step() -> None:
     streams = Streams(bytes(16))
     first = streams.generator(Stream.NOISE, 0).integers(0, 2**63, 200_000)
@@ -55,10 +107,13 @@ def test_a_long_draw_does_not_run_into_the_next_step() -> None:
 
 def test_every_fact_changes_the_key() -> None:
     secret, facts = new_secret(), {"plan": "a", "era": 0, "environment": {"threads": 2}}
-    base = numbers(bound_streams(secret, facts), Stream.NOISE, 0)
+    base = numbers(bound_streams(secret, facts, predictable=False), Stream.NOISE, 0)
     for change in ({"plan": "b"}, {"era": 1}, {"environment": {"threads": 1}}):
-        assert not np.array_equal(base, numbers(bound_streams(secret, facts | change), Stream.NOISE, 0))
-    assert np.array_equal(base, numbers(bound_streams(secret, dict(reversed(facts.items()))), Stream.NOISE, 0))
+        assert not np.array_equal(
+            base, numbers(bound_streams(secret, facts | change, predictable=False), Stream.NOISE, 0)
+        )
+    again = bound_streams(secret, dict(reversed(facts.items())), predictable=False)
+    assert np.array_equal(base, numbers(again, Stream.NOISE, 0))
 
 
 def test_secrets_are_fresh_and_seeds_are_not() -> None:
@@ -83,6 +138,8 @@ def test_bad_keys_and_steps_are_refused_and_a_repr_tells_nothing() -> None:
         Streams(b"short")
     with pytest.raises(ValueError, match="whole number"):
         Streams(bytes(16)).generator(Stream.NOISE, -1)
+    with pytest.raises(ValueError, match="whole number"):
+        Streams(bytes(16)).generator(Stream.NOISE, 2**60)
     assert repr(Streams(bytes(range(16)))) == "Streams(<secret>)"
 
 

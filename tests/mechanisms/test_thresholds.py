@@ -86,7 +86,7 @@ def test_they_are_charged_before_anything_is_read() -> None:
     with pytest.raises(ValueError, match="add-remove"):
         asked.release(rows, rows, other)
     assert other.entries == ()
-    asked.release(rows, rows, other := Ledger(), "clips", "validation", seeded=True)
+    asked.release(rows, rows, other := Ledger(), "clips", "validation", Streams(bytes(16)))
     (entry,) = other.entries
     assert (entry.what, entry.part, entry.seeded) == ("clips", "validation", True)
 

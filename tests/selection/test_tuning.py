@@ -22,7 +22,7 @@ def test_the_best_of_a_random_number_is_charged_before_the_first_trial() -> None
         tried.append(rate)
         return f"model {len(tried)}", -abs(rate - 0.5)
 
-    found = tune([0.1, 0.5, 2.0], trial, ledger, seed=3, **EVENTS)
+    found = tune([0.1, 0.5, 2.0], trial, ledger, seed=2, **EVENTS)
     assert len(tried) > 1
     assert found.candidate == min(tried, key=lambda rate: abs(rate - 0.5))
     assert found.model == f"model {1 + tried.index(found.candidate)}"

@@ -197,7 +197,7 @@ class LinearSgd:
         plan, found = _sgd_plan(len(train), epsilon), []
         shown = torch.from_numpy(held.astype(np.float32))
         for number in range(repeats):
-            streams = bound_streams(secret_from_seed(number), {"for": words})
+            streams = bound_streams(secret_from_seed(number), {"for": words}, predictable=True)
             trainee.initialise(streams)
             training = Training(plan, trainee, SGD(self.rate, _MOMENTUM))
             train_steps(training, training.start(), streams, plan.steps)

@@ -311,7 +311,7 @@ def _whole(table: Benchmark, epsilon: float, effort: Effort, generator: np.rando
         chosen["CFS-GA"].append(genetic)
         chosen["CFS-Greedy"].append(cfs_greedy(told).subset(int(genetic.sum())))
         chosen["Random"].append(random_subset(table.features, _WIDTH, generator))
-        streams = bound_streams(secret_from_seed(number), {"noise": int(generator.integers(2**62))})
+        streams = bound_streams(secret_from_seed(number), {"noise": int(generator.integers(2**62))}, predictable=True)
         chosen["PAFS"].append(_search(table, search, streams, generator))
     untouched = LogisticPlan.calibrated(n=n, width=_WIDTH, target_epsilon=epsilon, target_delta=DELTA, data_norm=1.0)
     plans = {

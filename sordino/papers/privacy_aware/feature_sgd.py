@@ -293,7 +293,7 @@ def _trained(plan: Plan, optimiser: Optimiser, arrays: Arrays, streams: Streams)
 
 
 def _streams(words: str) -> Streams:
-    return bound_streams(secret_from_seed(0), {"for": words})
+    return bound_streams(secret_from_seed(0), {"for": words}, predictable=True)
 
 
 def _of(printed: Printed) -> str:

@@ -88,7 +88,6 @@ def private_uncertainties(
     ledger: Ledger,
     part: str = "train",
     streams: Streams | None = None,
-    seeded: bool = False,
 ) -> PrivateUncertainties:
     """All symmetrical uncertainties from noisy tables of all pairs of columns.
 
@@ -102,7 +101,7 @@ def private_uncertainties(
     if len(split) == 0:
         raise ValueError("a selection needs at least one record")
     codes = attributes.codes(split)
-    told = whole(plan.release(codes, ledger, "feature selection", part, streams, seeded), plan, len(split))
+    told = whole(plan.release(codes, ledger, "feature selection", part, streams), plan, len(split))
     label = len(plan.sizes) - 1
     with_target = sum(label in pair for pair in told.standing_out)
     return PrivateUncertainties(

@@ -152,7 +152,7 @@ def trying(task: Task, material: Material, place: tuple[int, int] = (0, 1)) -> S
         correct, diverged = np.zeros(len(material.validation_y), dtype=np.bool_), True
     score = float(correct.mean())
     if task.noise is not None:
-        streams = bound_streams(task.secret, {"the score of trial": task.number})
+        streams = bound_streams(task.secret, {"the score of trial": task.number}, predictable=task.seed is not None)
         score = noised_accuracy(correct, task.noise, streams.generator(Stream.NOISE))
     sizes = {name: math.prod(value.shape) for name, value in trainee.weights().items()}
     trained = sum(math.prod(value.shape) for value in trainee.parameters.values())

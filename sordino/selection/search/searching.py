@@ -21,7 +21,7 @@ from sordino.budget.events import UnsupportedEvent, composed
 from sordino.budget.ledger_content import Planned
 from sordino.budget.ledger_file import partial_of
 from sordino.mechanisms.score import ScoreNoise
-from sordino.mechanisms.streams import Stream, bound_streams, data_tag, new_secret, secret_from_seed
+from sordino.mechanisms.streams import GENERATOR, Stream, bound_streams, data_tag, new_secret, secret_from_seed
 from sordino.mechanisms.trial_counts import number_of_trials
 from sordino.selection.search.candidates import Finding, Material, Task, Trial, TrialTraining
 from sordino.selection.search.executors import Executor, InProcess, Work
@@ -142,7 +142,8 @@ class Search(Generic[C]):
 
     def generator(self, what: str, place: int = 0) -> np.random.Generator:
         """Randomness for a purpose, the same whenever the search is replayed."""
-        return bound_streams(self.key.secret, {"search": what}).generator(Stream.SAMPLING, place)
+        streams = bound_streams(self.key.secret, {"search": what}, predictable=self.key.seed is not None)
+        return streams.generator(Stream.SAMPLING, place)
 
     def number_of_trials(self, stage: int, mean: float, shape: float) -> int:
         """From the law that the stage is charged for. Secret, like the key it is a function of."""
@@ -224,7 +225,7 @@ class _Key:
         if (run.folder / OUTCOME).exists():
             _forget(run)
             return None
-        facts = {"question": _digest(question), "seed": seed}
+        facts = {"question": _digest(question), "seed": seed, "generator": GENERATOR}
         path = run.private / _KEY
         if not path.exists():
             secret = new_secret() if seed is None else secret_from_seed(seed)

@@ -91,7 +91,6 @@ def fit_linear(
     *,
     what: str = "linear regression",
     part: str = "train",
-    seeded: bool = False,
 ) -> Array:
     """Weights (d+1,) of the features and, last, of the constant 1, for targets as they are.
 
@@ -100,8 +99,9 @@ def fit_linear(
     """
     if x.ndim != 2 or y.shape != (len(x),) or len(x) == 0:
         raise ValueError(f"expected vectors (n, d) and n targets, not {x.shape} and {y.shape}")
-    ledger.spend(plan.event, what, part, seeded=seeded)
-    generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+    streams = Streams.fresh() if streams is None else streams
+    ledger.spend(plan.event, what, part, seeded=streams.predictable)
+    generator = streams.generator(Stream.NOISE)
     rows, targets = unit_records(plan, x, y)
     gram, least, products = sufficient_statistics(rows, targets)
     d, sigma = len(gram), plan.noise_multiplier

@@ -22,20 +22,20 @@ def fit_logistic(
     *,
     what: str = "logistic regression",
     part: str = "train",
-    seeded: bool = False,
 ) -> Array:
     """Weights of the features and, last, of the constant 1: (d+1,), or (classes, d+1) for more than two classes.
 
     Guarantee: the plan's event, charged before rows and labels are read. A row [x; 1] longer than the plan's norm is
     scaled down to it, one with anything non-finite is empty; y are class indices. Streams that are given must be used
-    for nothing else, and `seeded` must say so if anyone can know them.
+    for nothing else.
     """
     n, width = _check_shapes(x, y)
     if ledger.terms.adjacency != plan.adjacency:
         raise ValueError(
             f"the plan is for {plan.adjacency} and the ledger for {ledger.terms.adjacency}: plan with the ledger's"
         )
-    generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+    streams = Streams.fresh() if streams is None else streams
+    generator = streams.generator(Stream.NOISE)
     fits = 1 if plan.classes == 2 else plan.classes
     everything = np.ones((fits, width), dtype=bool)
     noise = plan.perturbation.objective_noise(generator, everything)
@@ -47,7 +47,7 @@ def fit_logistic(
             f"a gradient norm of {plan.tolerance:g} is too fine for floating point with {n:,} rows and a ridge of "
             f"{plan.ridge:g}: plan with a tolerance of {4 * least:.2g}"
         )
-    ledger.spend(plan.event, what, part, seeded=seeded)
+    ledger.spend(plan.event, what, part, seeded=streams.predictable)
     rows = clip_rows(with_bias(x), plan.data_norm) / plan.data_norm
     linear = noise - _positive_sums(rows, y, plan.classes)
     solved = minimise(rows, np.ones(n), linear, np.full(fits, plan.ridge), np.full(fits, plan.tolerance / 2))

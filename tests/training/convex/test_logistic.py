@@ -45,7 +45,7 @@ def test_a_fit_within_the_budget_predicts():
             n=4000, width=5, target_epsilon=1.0, target_delta=delta, data_norm=data_norm(5), adjacency="zero-out"
         )
         ledger = Ledger(1.0, 1e-5)
-        weights = fit_logistic(plan, x, y, ledger, keyed(0), seeded=True)
+        weights = fit_logistic(plan, x, y, ledger, keyed(0))
         assert weights.shape == (6,)
         assert (predict(weights, x) == y).mean() > 0.9
         assert 0.99 <= ledger.epsilon() <= 1.0
