@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sordino.budget import Event, Gaussian, Ledger
 from sordino.mechanisms import memory
-from sordino.mechanisms.gaussian import gaussian_noise
+from sordino.mechanisms.exact import noisy_counts
 from sordino.mechanisms.streams import Stream, Streams
 
 Table = NDArray[np.float64]
@@ -25,8 +25,8 @@ class PairTables:
     target, count target_weight times as much as the others: then all cells together, as one vector, move by at most
     √(pairs without it + target_weight²·pairs with it) in L2 when a record is zeroed out, and by exactly that if each of
     its values is one of its attribute's; √pairs where all count the same. Noise of noise_multiplier times that on every
-    weighted cell is one Gaussian release with this noise multiplier; taking the weight off again, and whatever else is
-    made of the tables, costs no more.
+    weighted cell is one Gaussian release with this noise multiplier, in finite precision
+    too (`exact`); taking the weight off again, and whatever else is made of the tables, costs no more.
     """
 
     sizes: tuple[int, ...]
@@ -85,9 +85,7 @@ class PairTables:
 
     def noised(self, counts: Tables, generator: np.random.Generator) -> Tables:
         """Exact counts with this noise, and not charged: `release` charges, or the records are a public benchmark."""
-        return {
-            pair: table + gaussian_noise(generator, table.shape, self.noise_of(pair)) for pair, table in counts.items()
-        }
+        return {pair: noisy_counts(generator, table, self.noise_of(pair)) for pair, table in counts.items()}
 
 
 def pair_tables(codes: NDArray[np.integer], sizes: tuple[int, ...]) -> Tables:

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from sordino.budget import Event, Gaussian, Ledger
 from sordino.mechanisms import memory
-from sordino.mechanisms.gaussian import clip_rows, gaussian_noise
+from sordino.mechanisms.exact import noisy_sum
+from sordino.mechanisms.gaussian import GRAM_BITS, check_length, clipped_sum, gram_sum, noisy_gram, whole_rows
 from sordino.mechanisms.streams import Stream, Streams
 
 Array = NDArray[np.float64]
@@ -28,8 +29,9 @@ class SecondMoments:
     Guarantee: a record adds x·xᵀ, which is symmetrical: its upper triangle tells it all, and with the entries off the
     diagonal multiplied by √2 that triangle has the norm √(Σxᵢ⁴ + 2·Σᵢ﹤ⱼ xᵢ²xⱼ²) = ‖x‖² ≤ l2_clip², which a record
     zeroed out moves it by at most. Noise of noise_multiplier·l2_clip² on each entry of the scaled triangle is one
-    Gaussian release with this noise multiplier; undoing the √2 leaves 1/√2 of it off the diagonal. The sum of x moves
-    by at most l2_clip. If both are told, each has √2 times as much noise: two releases of one draw, and the same event.
+    Gaussian release with this noise multiplier, in finite precision too (`exact`); undoing the √2 leaves 1/√2 of it
+    off the diagonal. The sum of x moves by at most l2_clip. If both are told, each has √2 times as much noise: two
+    releases of one draw, and the same event.
     """
 
     l2_clip: float
@@ -69,19 +71,16 @@ class SecondMoments:
             raise ValueError(f"expected vectors (n, d) with something in them, not {rows.shape}")
         ledger.refuse_add_remove()
         memory.require(memory_of(rows.shape[1]), f"second moments of vectors of {rows.shape[1]:,} numbers", SHORTER)
+        check_length(len(rows))
         streams = Streams.fresh() if streams is None else streams
         ledger.spend(self.event, what, part, seeded=streams.predictable)
         generator = streams.generator(Stream.NOISE)
         n, d = rows.shape
-        total, squares = np.zeros(d), np.zeros((d, d))
-        for start in range(0, n, _BLOCK):
-            block = clip_rows(rows[start : start + _BLOCK].astype(np.float64), self.l2_clip)
-            total += block.sum(axis=0)
-            squares += block.T @ block
-        noise = gaussian_noise(generator, (d, d), self._each * self.l2_clip**2)
-        upper = np.triu(noise, 1) / sqrt(2)
-        squares += upper + upper.T + np.diag(np.diag(noise))
+        square = self.l2_clip**2
+        blocks = (whole_rows(rows[start : start + _BLOCK], self.l2_clip, GRAM_BITS) for start in range(0, n, _BLOCK))
+        gram = gram_sum((block, block) for block in blocks)
+        squares = noisy_gram(generator, gram, square * 2.0 ** (-2 * GRAM_BITS), self._each * square)
         if not self.with_mean:
             return np.zeros(d), squares / n
-        total += gaussian_noise(generator, (d,), self._each * self.l2_clip)
-        return total / n, squares / n
+        total, unit = clipped_sum(rows, self.l2_clip)
+        return noisy_sum(generator, total, unit, self._each * self.l2_clip) / n, squares / n

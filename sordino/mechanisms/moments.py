@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Event, Gaussian, Ledger, PoissonGaussian
-from sordino.mechanisms.gaussian import clip_rows, gaussian_noise
+from sordino.mechanisms.exact import noisy_sum
+from sordino.mechanisms.gaussian import check_length, clipped_sum
 from sordino.mechanisms.streams import Stream, Streams
 
 
@@ -17,7 +18,8 @@ class ChannelMoments:
 
     Guarantee: two sums over one draw, of vectors of norm at most mean_clip and square_clip, each with Gaussian noise of
     noise_multiplier times its clip: one Gaussian release with noise_multiplier/√2, over all records or, with a
-    sample_rate below 1, over a secret Poisson sample. They are divided by the public expected number of records.
+    sample_rate below 1, over a secret Poisson sample; in finite precision too (`exact`). They are divided by the
+    public expected number of records.
     """
 
     mean_clip: float
@@ -60,6 +62,7 @@ class ChannelMoments:
         if means.ndim != 2 or means.shape != squares.shape:
             raise ValueError(f"expected two arrays (n, channels), not {means.shape} and {squares.shape}")
         ledger.refuse_add_remove()
+        check_length(len(means))
         streams = Streams.fresh() if streams is None else streams
         if not paid:
             ledger.spend(self.event, what, part, seeded=streams.predictable, run=run)
@@ -71,7 +74,7 @@ class ChannelMoments:
         generator = streams.generator(Stream.NOISE)
         told = []
         for rows, clip in ((means, self.mean_clip), (squares, self.square_clip)):
-            total = clip_rows(rows.astype(np.float64), clip).sum(axis=0)
-            told.append((total + gaussian_noise(generator, total.shape, self.noise_multiplier * clip)) / n)
+            total, unit = clipped_sum(rows, clip)
+            told.append(noisy_sum(generator, total, unit, self.noise_multiplier * clip) / n)
         mean, square = told
         return mean, square - mean**2

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Gaussian, Laplace
-from sordino.mechanisms.gaussian import gaussian_noise
+from sordino.mechanisms.exact import laplace_counts, noisy_counts
 
 ScoreNoise = Laplace | Gaussian
 
@@ -20,13 +20,11 @@ def noised_accuracy(correct: NDArray[np.bool_], noise: ScoreNoise, generator: np
     """The share of correct predictions on private records, with this noise on their number; it may leave [0, 1].
 
     Guarantee: one record zeroed out moves the number by at most 1, so this is the event `noise` (its multiplier is in
-    units of 1), charged by the caller before the records are read. The number of records is public: a ledger under
-    add-remove must refuse it. Left as it is where it leaves [0, 1]: cut off, scores would tie at the ends.
+    units of 1), in finite precision too (`exact`), charged by the caller before the records are read. The number of
+    records is public: a ledger under add-remove must refuse it. Left as it is where it leaves [0, 1]: cut off, scores
+    would tie at the ends.
     """
     if len(correct) == 0:
         raise ValueError("an accuracy needs at least one record")
-    if isinstance(noise, Laplace):
-        added = float(generator.laplace(0.0, noise.noise_multiplier))
-    else:
-        added = float(gaussian_noise(generator, (), noise.noise_multiplier))
-    return (float(np.count_nonzero(correct)) + added) / len(correct)
+    noised = laplace_counts if isinstance(noise, Laplace) else noisy_counts
+    return float(noised(generator, np.array(np.count_nonzero(correct)), noise.noise_multiplier)) / len(correct)

@@ -17,8 +17,8 @@ from weakref import WeakSet
 import numpy as np
 from randomgen import AESCounter
 
-GENERATOR = "AES-128-CTR"
-"""What turns a key into numbers. Unfinished work is bound to it: under another name a lost step is not repeated."""
+GENERATOR = "AES-128-CTR, noise of statistics on a grid"
+"""What turns a key into noise. Unfinished work is bound to it: under another name a lost step is not repeated."""
 
 _KEY_BYTES = 16
 _STEP_BITS = 60

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Gaussian, Ledger, Repeated, calibration
-from sordino.mechanisms.gaussian import gaussian_noise
+from sordino.mechanisms.exact import noisy_counts
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.selection.features.genetic import Fitness, Scores
 from sordino.selection.features.merit import Mask
@@ -90,7 +90,7 @@ def logistic_fitness(
         touched = (masks.astype(np.int64) @ belongs.astype(np.int64) > 0).sum(axis=1)
         weights = fit_many(x, y, masks, trials.plan, 1, generator, np.sqrt(touched + 1.0))[:, 0]
         correct = ((scores(weights, held) > 0) == labels[:, None]).sum(axis=0)
-        noisy = correct + gaussian_noise(generator, correct.shape, trials.score_noise)
+        noisy = noisy_counts(generator, correct, trials.score_noise)
         return np.asarray(noisy / len(held))
 
     return fitness
