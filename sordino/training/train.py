@@ -177,7 +177,9 @@ def _epsilon_within(before: Event | None, plan: Plan | WeightDistributionPlan, c
 
 def _features(chosen: Recipe, examples: Any, on_progress: Callable[[int], None]) -> NDArray[np.floating]:
     if chosen.slow_features and len(examples):
-        return stored(chosen.features, examples, on_progress=on_progress)
+        found = stored(chosen.features, examples, on_progress=on_progress)
+        on_progress(len(examples))  # from the cache too: progress must not show whether these records were seen before
+        return found
     return as_array(chosen.features(examples))
 
 

@@ -1,0 +1,189 @@
+"""Trainings and statistics on two neighbouring datasets, with all noisy outputs replayed."""
+
+import itertools
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import sordino
+from sordino.budget import Ledger
+from sordino.data import Split, load
+from sordino.features.projection import Projection
+from sordino.gradients.tuning import Choices
+from sordino.mechanisms.bounds import private_bounds
+from sordino.mechanisms.covariance import SecondMoments
+from sordino.mechanisms.moments import ChannelMoments
+from sordino.mechanisms.thresholds import ThresholdQuantiles
+from sordino.training import SGD, ModuleTrainee, Plan, Run, fit
+from sordino.training.convex import LinearPlan, LogisticPlan, fit_linear, fit_logistic
+from sordino.training.heads import cross_entropy
+from sordino.training.quantile_clip import QuantileClip
+
+from .playing import replayed_on
+from .recorder import Recorder, entries_of, watching
+from .test_commands import differences, seen
+
+N = 60
+Array = NDArray[Any]
+Data = tuple[Array, Array]
+CHOICES = Choices("rules", 32, False, {})
+"""What would be measured anew in each run, and keys are bound to it."""
+BUDGET: dict[str, Any] = {"target_epsilon": 6.0, "target_delta": 1e-3}
+
+
+def vectors() -> Data:
+    rng = np.random.default_rng(2)
+    return rng.normal(0, 1, (N, 5)).astype(np.float32), rng.integers(0, 2, N)
+
+
+def images() -> Data:
+    rng = np.random.default_rng(2)
+    return rng.uniform(0, 1, (N, 1, 6, 6)).astype(np.float32), rng.integers(0, 2, N)
+
+
+def with_record(data: Data, at: int, value: float, label: int | None = None) -> Data:
+    """A neighbour: one record of this value everywhere, and perhaps of another class."""
+    x, y = (array.copy() for array in data)
+    x[at] = value
+    y[at] = y[at] if label is None else label
+    return x, y
+
+
+def neighbours(data: Data) -> list[tuple[Data, int]]:
+    """With how many records they are apart: a record that is not a number is empty."""
+    return [
+        (with_record(data, 3, np.nan), 1),
+        (with_record(data, 3, np.inf), 1),
+        (with_record(data, 3, 3e38, 1), 2),
+        (with_record(data, 3, 0.0, 0), 2),
+    ]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Callable[[], Path]:
+    numbers = itertools.count()
+    return lambda: tmp_path / str(next(numbers))
+
+
+def check(program: Callable[[Data, Ledger], Any], data: Data) -> None:
+    assert replayed_on(program, data, neighbours(data)) == []
+
+
+def fitted(build: Callable[[], nn.Module], folders: Callable[[], Path]) -> Callable[[Data, Ledger], Any]:
+    def program(data: Data, ledger: Ledger) -> Any:
+        run = Run.at(folders())
+        plan = Plan.calibrated(n=N, expected_batch_size=20, epochs=2, l2_clip=0.1, **BUDGET)
+        fit(run, plan, ModuleTrainee(build, cross_entropy, *data, choices=CHOICES), SGD(0.5), ledger)
+        return sorted(path.name for path in run.folder.iterdir()), run.model.read_bytes()
+
+    return program
+
+
+def test_fit_on_vectors(folders: Callable[[], Path]) -> None:
+    build = lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))  # noqa: E731
+    check(fitted(build, folders), vectors())
+
+
+def test_fit_on_images(folders: Callable[[], Path]) -> None:
+    build = lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2))  # noqa: E731
+    check(fitted(build, folders), images())
+
+
+def own_loop(data: Data, ledger: Ledger) -> Any:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
+    private = sordino.make_private(
+        *(model, torch.optim.Adam(model.parameters(), 0.1), nn.CrossEntropyLoss(reduction="none")),
+        TensorDataset(*map(torch.from_numpy, data)),
+        expected_batch_size=20,
+        epochs=2,
+        l2_clip=0.1,
+        quantile_clip=QuantileClip(5.0),
+        ledger=ledger,
+        **BUDGET,
+    )
+    for x, y in private.batches():
+        private.step(x, y)
+    return private.l2_clip, [value.tolist() for value in model.parameters()]
+
+
+def own_loop_with_targets(data: Data, ledger: Ledger) -> Any:
+    ledger.terms = replace(ledger.terms, **BUDGET)
+    return own_loop(data, ledger)
+
+
+def test_make_private() -> None:
+    check(own_loop_with_targets, vectors())
+
+
+def test_logistic_regression() -> None:
+    def program(data: Data, ledger: Ledger) -> Any:
+        plan = LogisticPlan.calibrated(n=N, width=5, data_norm=2.0, classes=2, **BUDGET)
+        return fit_logistic(plan, *data, ledger).tolist()
+
+    check(program, vectors())
+
+
+def test_linear_regression() -> None:
+    def program(data: Data, ledger: Ledger) -> Any:
+        plan = LinearPlan.calibrated(n=N, data_norm=2.0, target_range=(0.0, 1.0), **BUDGET)
+        return fit_linear(plan, data[0], data[1].astype(float), ledger).tolist()
+
+    check(program, vectors())
+
+
+def test_statistics_of_features() -> None:
+    def program(data: Data, ledger: Ledger) -> Any:
+        means, squares = data[0], np.square(data[0], dtype=np.float64)
+        clips = ThresholdQuantiles((0.1, 10.0), (0.1, 10.0), 1.0).release(means, squares, ledger)
+        moments = ChannelMoments(2.0, 4.0).release(means, squares, ledger)
+        return clips, [each.tolist() for each in moments]
+
+    check(program, vectors())
+
+
+def test_bounds_of_columns() -> None:
+    def program(data: Data, ledger: Ledger) -> Any:
+        return private_bounds(data[0], ledger, 1.0, [(-5.0, 5.0)] * 5)
+
+    # What is infinite lies at the bound, and only NaN is no value.
+    apart = [(other, 1 if np.isnan(other[0]).any() else 2) for other, _ in neighbours(vectors())]
+    assert replayed_on(program, vectors(), apart) == []
+
+
+def test_principal_components() -> None:
+    def program(data: Data, ledger: Ledger) -> Any:
+        found = Projection.of_private(data[0], 2, SecondMoments(2.0, 4.0, with_mean=True), ledger)
+        return found.mean.tolist(), found.components.tolist()
+
+    check(program, vectors())
+
+
+def test_train_on_a_named_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = load("digits")
+    picture = digits.train.x.copy()
+    picture[3] = 255 - picture[3]
+    label = np.where(np.arange(len(digits.train)) == 3, (digits.train.y + 1) % 10, digits.train.y)
+    other = replace(digits, train=Split(picture, label))
+    folder, earlier, shown = tmp_path / "work", None, []
+    for dataset in (digits, other):
+        shutil.rmtree(folder, ignore_errors=True)
+        monkeypatch.setattr("sordino.training.train.load", lambda name, dataset=dataset: dataset)
+        recorder = Recorder(earlier, apart=2, account=entries_of(folder / "run" / "ledger.json"))
+        words = ("train", "digits", "--recipe", "linear", "--epsilon", 3, "--delta", 1e-4, "--out", folder / "run")
+        with watching(recorder):
+            shown.append(seen(folder, words))
+        assert recorder.finish() == []
+        assert recorder.releases, shown
+        earlier = recorder.releases
+    assert shown[0].code == 0, shown[0].err
+    assert differences(*shown) == []
