@@ -25,6 +25,15 @@ def check_adjacency(adjacency: str) -> Adjacency:
     raise ValueError(f"unknown adjacency {adjacency!r}; use one of {', '.join(ADJACENCIES)}")
 
 
+def refuse_add_remove(adjacency: str) -> None:
+    """Called by all that uses the number of records n: sample rate, steps, parts of the data, ridge, division by n.
+
+    Under add-remove neighbouring datasets differ in n, so that a plan or a mean made with it is not private at any ε.
+    """
+    if check_adjacency(adjacency) == "add-remove":
+        raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
+
+
 def check_delta(delta: float) -> float:
     if not (isinstance(delta, int | float) and 0 < delta < 1):
         raise ValueError(f"delta must lie strictly between 0 and 1, not {delta!r}; well below 1/n is usual")

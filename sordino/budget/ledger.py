@@ -28,6 +28,7 @@ from sordino.budget.events import (
     composed,
     delta_besides_exceptions,
     exceptions,
+    refuse_add_remove,
 )
 from sordino.budget.ledger_content import Entry, Planned, Terms, from_document, to_document
 from sordino.budget.ledger_file import LedgerError
@@ -106,12 +107,8 @@ class Ledger:
         return next((number for number, entry in enumerate(self._entries) if run and entry.run == run), None)
 
     def refuse_add_remove(self) -> None:
-        """Called by all that uses the number of records n (sample rate, steps, parts, ridge, division by n).
-
-        Under add-remove neighbouring datasets differ in n, so that plans and means made with it are not private.
-        """
-        if self.terms.adjacency == "add-remove":
-            raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
+        """Called by all that uses the number of records; see `events.refuse_add_remove`."""
+        refuse_add_remove(self.terms.adjacency)
 
     def parts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys([*(item.part for item in self._plan), *(entry.part for entry in self._entries)]))

@@ -122,6 +122,7 @@ class TableLedger:
         from sordino.budget.ledger_file import LedgerError
 
         ledger = Ledger.open(path)
+        ledger.refuse_add_remove()  # the table is split, and everything planned, by its number of rows
         if (ledger.terms.target_epsilon, ledger.terms.target_delta) != (self.epsilon, self.delta):
             terms = f"ε={ledger.terms.target_epsilon}, δ={ledger.terms.target_delta}"
             raise LedgerError(f"the ledger {path} was opened at {terms}: give the same --epsilon and --delta")

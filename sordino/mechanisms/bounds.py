@@ -43,7 +43,7 @@ def private_bounds(
     each = epsilon / (2 * len(wide_bounds))
     for wide in wide_bounds:
         check_quantile(tail, wide, each)
-    if len(values) == 0:
+    if len(values) == 0 and ledger.terms.adjacency != "add-remove":  # there, that nobody came is private too
         raise ValueError("bounds need at least one record")
     streams = Streams.fresh() if streams is None else streams
     ledger.spend(event, what, part, seeded=streams.predictable)

@@ -52,6 +52,7 @@ def keyed_steps(
 
     Guarantee: nothing is released here. One key never meets two questions or two sets of data: that is refused.
     """
+    ledger.refuse_add_remove()
     with _alone(run):
         ledger.reload()
         key = None if _all_exist(outcome) else _Key.begin_or_resume(run, question, tuple(data))

@@ -146,6 +146,7 @@ class PrivatePlan:
 
         The parts train (of n records) and validation are disjoint, so that each may cost the whole target.
         """
+        ledger.refuse_add_remove()
         if points < 2 or repeats < 2:
             raise ValueError(f"a crossover needs at least 2 points and 2 repeats, not {points} and {repeats}")
         calibration.check_target(target_epsilon)

@@ -59,6 +59,7 @@ def tune(
     streams = Streams.fresh() if seed is None else Streams(secret_from_seed(seed))
     count = number_of_trials(mean_trials, shape, streams.generator(Stream.SAMPLING, 0))
     if ledger is not None:
+        ledger.refuse_add_remove()
         check_budget(ledger, [Planned(event, what, part) for part, event in events.items()])
         for part, event in events.items():
             ledger.spend(event, what, part, seeded=seed is not None)
@@ -106,6 +107,9 @@ def clip_then_rate(
     """
     if not clips or not learning_rates:
         raise ValueError("the procedure needs at least one clip and one learning rate to try")
+
+    if ledger is not None:
+        ledger.refuse_add_remove()
 
     def tried(l2_clip: float, rate: float, noisy: bool) -> float:
         if ledger is not None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.budget import Composed, Event, Iteration, Ledger, calibration, iteration
+from sordino.budget.events import refuse_add_remove
 from sordino.budget.steps import check_delta_against_n
 from sordino.mechanisms.gaussian import clip_rows, gaussian_noise
 from sordino.mechanisms.streams import Stream, Streams
@@ -83,6 +84,7 @@ class LastIteratePlan:
     ) -> "LastIteratePlan":
         """The plan with the least noise whose price for every record meets the target, after what is spent `before`."""
         plan = cls(n, batch, epochs, data_clip, 1.0, learning_rate)
+        refuse_add_remove(adjacency)
         check_delta_against_n(target_delta, n)
         price = calibration.price(target_delta, adjacency, Composed(()) if before is None else before)
         sigma = calibration.noise_multiplier(

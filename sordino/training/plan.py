@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.budget import Event, Ledger, NonPrivate, Repeated, calibration, cost
+from sordino.budget.events import refuse_add_remove
 from sordino.budget.steps import check_delta_against_n, steps_for
 from sordino.data.samplers import PoissonSampler, Sampler, sampler_from_json, sampler_to_json
 from sordino.training.quantile_clip import QuantileClip
@@ -71,6 +72,7 @@ class Plan:
                 raise ValueError(f"the ledger was opened at δ={ledger.terms.target_delta!r}, not {target_delta!r}")
         if target_epsilon is None or target_delta is None:
             raise ValueError("give target_epsilon and target_delta, or a ledger that has them")
+        refuse_add_remove(adjacency)
         check_delta_against_n(target_delta, n)
         sampler = sampling(n, expected_batch_size)
         steps = steps_for(epochs, n, expected_batch_size)

@@ -27,6 +27,7 @@ from sordino.budget import (
     rdp,
     weight_trajectories,
 )
+from sordino.budget.events import refuse_add_remove
 from sordino.budget.steps import check_delta_against_n
 from sordino.data.samplers import (
     FullBatchSampler,
@@ -107,6 +108,7 @@ class WeightDistributionPlan:
 
         A tenth of δ goes to records that Poisson sampling draws more often than is charged.
         """
+        refuse_add_remove(adjacency)
         check_delta_against_n(target_delta, sampler.n)
         excess = EXCESS_SHARE * target_delta if isinstance(sampler, PoissonSampler) else None
         plan = cls(sampler, l2_clip, 1.0, steps, learning_rate, momentum, excess)

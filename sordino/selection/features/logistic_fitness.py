@@ -41,6 +41,7 @@ class LogisticTrials:
 
         n records to train on, of so many attributes that are `width` features when encoded.
         """
+        ledger.refuse_add_remove()
         delta = ledger.terms.target_delta
         if delta is None:
             raise ValueError("trials are planned for a ledger with a target δ")

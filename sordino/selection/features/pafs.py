@@ -48,6 +48,7 @@ def pafs(
         raise ValueError(f"a search needs at least one trial, not {most}")
     if ledger is None or trial is None:
         return evolve(fitness, features, breeding, parents, generator, most)
+    ledger.refuse_add_remove()
     entries = [ledger.begin(trial.training, most, "PAFS: trainings", "train")]
     if trial.score is not None:
         entries.append(ledger.begin(trial.score, most, "PAFS: scores", "validation"))

@@ -94,8 +94,7 @@ def private_uncertainties(
     Guarantee: the one Gaussian event of the plan, charged before a record is counted; all else is post-processing. The
     number of records is taken as public, which it is not under add-remove.
     """
-    if ledger.terms.adjacency == "add-remove":
-        raise ValueError("under add-remove the number of records is private: use a zero-out or replace-one ledger")
+    ledger.refuse_add_remove()
     if plan.sizes != attributes.sizes:
         raise ValueError("the plan's tables are of other attributes; make it by tables_plan")
     if len(split) == 0:

@@ -118,6 +118,7 @@ def select_by_cfs(
     Guarantee: one Gaussian event and, if bounds_epsilon is given, private bounds for the bins of numbers before it.
     Both are announced before the first, where the ledger still takes announcements.
     """
+    ledger.refuse_add_remove()  # the tables would refuse it once bounds are paid for
     check_size(schema, size)
     numbers = sum(column.bounds is not None for column in schema.columns)
     if bounds_epsilon is None:

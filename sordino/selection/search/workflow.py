@@ -167,6 +167,7 @@ def calibrated(ledger: Ledger, method: Method, n: int, settings: Settings) -> tu
 
     The ledger's ε is the largest over its parts, so neither part takes anything from the other.
     """
+    ledger.refuse_add_remove()
     epsilon, delta, adjacency = ledger.terms.target_epsilon, ledger.terms.target_delta, ledger.terms.adjacency
     if epsilon is None or delta is None:
         raise ValueError("a search within a budget needs a ledger with a target ε and δ")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from sordino.budget import Composed, Event, Gaussian, Ledger, calibration, cost
+from sordino.budget.events import refuse_add_remove
 from sordino.budget.steps import check_delta_against_n
 from sordino.mechanisms.exact import noisy_sum
 from sordino.mechanisms.gaussian import BLOCK, GRAM_BITS, check_length, gram_sum, noisy_gram, whole_rows
@@ -74,6 +75,7 @@ class LinearPlan:
             raise ValueError("give target_epsilon, or a ledger that has one")
         if target_delta is None:
             raise ValueError("the noise is Gaussian and no pure ε covers it: give target_delta, or a ledger with one")
+        refuse_add_remove(adjacency)
         check_delta_against_n(target_delta, n)
         price = None if ledger is None else price_with(ledger, target_delta)
         sigma = calibration.noise_multiplier(
@@ -106,6 +108,7 @@ def fit_linear(
     """
     if x.ndim != 2 or y.shape != (len(x),) or len(x) == 0:
         raise ValueError(f"expected vectors (n, d) and n targets, not {x.shape} and {y.shape}")
+    ledger.refuse_add_remove()
     check_length(len(x))
     streams = Streams.fresh() if streams is None else streams
     ledger.spend(plan.event, what, part, seeded=streams.predictable)

@@ -29,6 +29,7 @@ def fit_logistic(
     scaled down to it, one with anything non-finite is empty; y are class indices. Streams that are given must be used
     for nothing else.
     """
+    ledger.refuse_add_remove()
     n, width = _check_shapes(x, y)
     if ledger.terms.adjacency != plan.adjacency:
         raise ValueError(

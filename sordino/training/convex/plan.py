@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from sordino.budget import Event, Gaussian, Ledger, Pure, Repeated, calibration, cost
-from sordino.budget.events import Adjacency, check_adjacency, composed, exceptions, leaves
+from sordino.budget.events import Adjacency, check_adjacency, composed, exceptions, leaves, refuse_add_remove
 from sordino.budget.steps import check_delta_against_n
 from sordino.training.convex.perturbations import GaussianObjective, GaussianOutput, Perturbation, PureObjective
 from sordino.training.convex.solver import least_tolerance
@@ -70,7 +70,7 @@ class LogisticPlan:
         """
         if ledger is not None:
             target_epsilon, target_delta, adjacency = targets_with(ledger, target_epsilon, target_delta)
-        epsilon, relation = _checked(n, width, target_epsilon, target_delta), check_adjacency(adjacency)
+        epsilon, relation = _checked(n, width, target_epsilon, target_delta, adjacency), check_adjacency(adjacency)
         _check_shape(data_norm, ridge, classes)
         releases = 1 if classes == 2 else classes
         if target_delta is None and ledger is not None:
@@ -110,7 +110,7 @@ class LogisticPlan:
         """Gaussian noise on the minimiser; it needs several times the ridge, and its weights say less for it."""
         if ledger is not None:
             target_epsilon, target_delta, adjacency = targets_with(ledger, target_epsilon, target_delta)
-        epsilon, relation = _checked(n, width, target_epsilon, target_delta), check_adjacency(adjacency)
+        epsilon, relation = _checked(n, width, target_epsilon, target_delta, adjacency), check_adjacency(adjacency)
         if target_delta is None:
             raise ValueError("Gaussian noise on the minimiser needs a target_delta")
         _check_shape(data_norm, ridge, classes)
@@ -162,7 +162,8 @@ def _pure_left(ledger: Ledger, target: float) -> float:
     return (target - spent) * (1 - 1e-12)
 
 
-def _checked(n: int, width: int, target_epsilon: float | None, target_delta: float | None) -> float:
+def _checked(n: int, width: int, target_epsilon: float | None, target_delta: float | None, adjacency: str) -> float:
+    refuse_add_remove(adjacency)
     for name, value in (("n", n), ("width", width)):
         if type(value) is not int or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
