@@ -16,7 +16,7 @@ from threading import RLock
 from typing import Any
 
 from sordino.budget import ledger_file, rdp, statement
-from sordino.budget.accountant import Cost, cost
+from sordino.budget.accountant import Cost, cost, pure_epsilon
 from sordino.budget.events import (
     Adjacency,
     Composed,
@@ -261,10 +261,16 @@ class Ledger:
         return replace(priced, epsilon=self._filtered(self._committed(part), delta), accountant="renyi-filter")
 
     def _filtered(self, event: Event, delta: float) -> float:
-        """ε by the Rényi filter: one order, fixed at opening, may be summed whatever the events depended on."""
+        """ε by the Rényi filter: one order, fixed at opening, may be summed whatever the events depended on.
+
+        So may the ε of pure events. The smaller of the two holds: where pure events sum to at most ε, the privacy loss
+        never exceeds it, and over all other outcomes together the filter bounds it.
+        """
         order, delta = self.terms.filter_order, delta_besides_exceptions(event, delta)
+        pure = pure_epsilon(event, self.terms.adjacency)
         try:
-            return max(0.0, rdp.rdp_at(event, self.terms.adjacency, order) + rdp.conversion_cost(order, delta))
+            filtered = max(0.0, rdp.rdp_at(event, self.terms.adjacency, order) + rdp.conversion_cost(order, delta))
+            return filtered if pure is None else min(filtered, pure)
         except UnsupportedEvent as problem:
             raise UnsupportedEvent(
                 f"{problem}: it can be spent only if it is planned when the ledger is opened"

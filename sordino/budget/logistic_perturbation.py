@@ -19,12 +19,11 @@ Redberg, Koskela & Wang 2023 add the two worst cases instead, at different t, an
 import math
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, logsumexp, ndtr
 
 from sordino.budget.events import Adjacency, LogisticPerturbation, UnsupportedEvent
+from sordino.budget.losses import Losses
 
 Array = NDArray[np.float64]
 # Beyond so many standard deviations lies less than e⁻⁵⁰, which is told apart as an infinite loss.
@@ -59,7 +58,7 @@ def largest_gaussian_loss(worst: Array, curvature: float) -> Array:
     return v - 1e-13 * (np.abs(v) + worst)
 
 
-def distribution(event: LogisticPerturbation, adjacency: Adjacency, interval: float) -> PrivacyLossDistribution:
+def distribution(event: LogisticPerturbation, adjacency: Adjacency, interval: float) -> Losses:
     """A pessimistic distribution of G(V) on multiples of the interval, the same in both directions.
 
     Between two points of the grid, G lies below its chord; the probability in between goes to the two ends so that the
@@ -82,7 +81,7 @@ def distribution(event: LogisticPerturbation, adjacency: Adjacency, interval: fl
     probabilities[:-1] += inside * (1 - upward)
     probabilities[1:] += inside * upward
     infinite = float(ndtr(-z[-1]))
-    return PrivacyLossDistribution(pld_pmf.DensePLDPmf(interval, 0, probabilities, infinite, True))
+    return Losses(interval, 0, probabilities, infinite)
 
 
 def rdp(event: LogisticPerturbation, adjacency: Adjacency, alphas: Array) -> Array:

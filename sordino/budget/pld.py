@@ -7,12 +7,11 @@ only decides how tight it is, so the search below may start coarse and stop as s
 import math
 import sys
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 from dp_accounting import gaussian_mechanism
-from dp_accounting.pld import common, pld_pmf
-from dp_accounting.pld import privacy_loss_distribution as losses
+from dp_accounting.pld import privacy_loss_distribution as distributions
 from scipy.special import erf
 
 from sordino.budget import central_limit, logistic_perturbation, rdp, sampled_gaussian
@@ -33,6 +32,7 @@ from sordino.budget.events import (
     delta_besides_exceptions,
     leaves,
 )
+from sordino.budget.losses import Losses, TooLong, connected, of_library
 
 RDP_ONLY = (RepeatAndSelect, FixedSizeGaussian, Iteration)
 # Connecting the dots needs exp(interval); above this the interval is coarse because ε is huge, and rounding up will do.
@@ -44,12 +44,10 @@ _FINEST = 2.0**-36
 # Bounds on time and memory. Where dp_accounting loops over the grid in Python, it has to be a smaller one.
 _MOST_POINTS, _FEW_POINTS = 2**21, 2**17
 _LONGEST = 8 * _MOST_POINTS
-# From so many steps on, dp_accounting's bound on the length of a convolution is too loose to go without a look.
-_MANY_STEPS, _TRUNCATED_TAIL = 2_000_000, 1e-15
 
 
 def epsilon(
-    event: Event, delta: float, adjacency: Adjacency, fineness: float = 1e-4, agreement: float = 5e-4
+    event: Event, delta: float, adjacency: Adjacency, fineness: float = 1e-3, agreement: float = 5e-4
 ) -> float | None:
     """ε at δ, or None where floating point or memory do not suffice to convolve so many steps.
 
@@ -74,7 +72,7 @@ def epsilon(
 
 def rough_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float | None:
     """A valid ε, about 1 % loose at worst and several times as quick: for searches that end with `epsilon`."""
-    return epsilon(event, delta, adjacency, fineness=1e-3, agreement=1e-2)
+    return epsilon(event, delta, adjacency, fineness=5e-3, agreement=1e-2)
 
 
 def approximate_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float:
@@ -123,16 +121,22 @@ def _refined(
     slow = adjacency == "replace-one" or widest > _FEW_POINTS * _LARGEST_CONNECTED_INTERVAL
     smallest = max(widest / (_FEW_POINTS if slow else _MOST_POINTS), _FINEST)
     # A grid coarser than the losses of a single event would round each of them up to a multiple of itself.
-    start = min(10 * fineness * (central_limit.epsilon(counts, delta, adjacency) or widest), widest / 4)
+    start = min(fineness * (central_limit.epsilon(counts, delta, adjacency) or widest), widest / 4)
     interval = _on_ladder(max(start, smallest, _composed_range(counts, adjacency) / _MOST_POINTS))
     answer, points = _on_grid(counts, delta, adjacency, interval)
+    ratio = 4.0
     while answer > 0:
-        finer = _on_ladder(max(min(fineness * answer, interval / 2), smallest, interval * points / _MOST_POINTS))
+        finest = max(smallest, interval * points / _MOST_POINTS)
+        finer = _on_ladder(max(min(fineness * answer, interval / ratio), finest))
         if finer >= interval:
             break
         refined, points = _on_grid(counts, delta, adjacency, finer)
-        refined = min(answer, refined)
-        agreed = finer <= 1.5 * fineness * answer and answer - refined <= agreement * refined
+        refined, ratio = min(answer, refined), interval / finer
+        # The error shrinks at least like the interval, so that what is left of it is a part of what the last step won.
+        agreed = finer <= 1.5 * fineness * answer and answer - refined <= agreement * refined * (ratio - 1)
+        # Mostly it shrinks like its square; that says how fine the next grid has to be.
+        left = (answer - refined) / (ratio**2 - 1) if answer < math.inf else math.inf
+        ratio = min(max(math.sqrt(left / (agreement * refined / 4)), 2.0), 16.0) if refined > 0 else 2.0
         answer, interval = refined, finer
         if agreed:
             break
@@ -164,74 +168,61 @@ def _loss_range(leaf: Event) -> float:
 
 def _on_grid(counts: Mapping[Event, int], delta: float, adjacency: Adjacency, interval: float) -> tuple[float, int]:
     """ε on this grid, inf where floating point or memory fail, and the number of points of the composition."""
-    composed = None
     try:
-        for leaf, count in counts.items():
-            if _points(leaf, count, adjacency, interval) > _LONGEST:
-                return math.inf, _LONGEST
-            part = _self_composed(leaf, count, adjacency, interval)
-            composed = part if composed is None else composed.compose(part)
-        assert composed is not None
-        found, points = float(composed.get_epsilon_for_delta(delta)), composed._pmf_remove.size
+        remove, add = zip(*(_repeated(leaf, n, adjacency, interval) for leaf, n in counts.items()), strict=True)
+        directions = [remove] if all(a is r for a, r in zip(add, remove, strict=True)) else [remove, add]
+        composed = [reduce(Losses.then, direction) for direction in directions]
+        found = max(direction.epsilon(delta) for direction in composed)
+    except TooLong:
+        return math.inf, _LONGEST
     except (ValueError, IndexError):  # rounding made a probability negative, or left nothing of a distribution
         return math.inf, 1
-    return (math.inf if math.isnan(found) else found), points
-
-
-def _points(leaf: Event, count: int, adjacency: Adjacency, interval: float) -> int:
-    """How long the convolution will be; dp_accounting's own bound grows with the count when that is large."""
-    single = _single(leaf, adjacency, interval)._pmf_remove
-    if count * single.size <= _MOST_POINTS or count < _MANY_STEPS:
-        return int(single.size)
-    lower, upper = common.compute_self_convolve_bounds(single._probs, count, _TRUNCATED_TAIL)
-    return int(upper - lower)
+    return (math.inf if math.isnan(found) else found), composed[0].size
 
 
 @lru_cache(maxsize=32)
-def _self_composed(leaf: Event, count: int, adjacency: Adjacency, interval: float) -> losses.PrivacyLossDistribution:
-    single = _single(leaf, adjacency, interval)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return single.self_compose(count) if count > 1 else single
+def _repeated(leaf: Event, count: int, adjacency: Adjacency, interval: float) -> tuple[Losses, Losses]:
+    """The losses of a record removed and of one added, the same object where they are alike."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        remove, add = _discretised(leaf, adjacency, interval)
+        composed = remove.repeated(count, _LONGEST)
+        return composed, composed if add is remove else add.repeated(count, _LONGEST)
 
 
 @lru_cache(maxsize=32)
-def _single(leaf: Event, adjacency: Adjacency, interval: float) -> losses.PrivacyLossDistribution:
-    found = _discretised(leaf, adjacency, interval)
-    # Its sparse form raises the number of points to the power of the steps, in digits.
-    remove, add = found._pmf_remove.to_dense_pmf(), None if found._symmetric else found._pmf_add.to_dense_pmf()
-    return losses.PrivacyLossDistribution(remove, add)
-
-
-def _discretised(leaf: Event, adjacency: Adjacency, interval: float) -> losses.PrivacyLossDistribution:
+def _discretised(leaf: Event, adjacency: Adjacency, interval: float) -> tuple[Losses, Losses]:
     grid = {
         "value_discretization_interval": interval,
         "use_connect_dots": interval <= _LARGEST_CONNECTED_INTERVAL,
     }
     match leaf:
         case Gaussian(sigma):
-            return losses.from_gaussian_mechanism(sigma, neighboring_relation=rdp.NEIGHBOURS[adjacency], **grid)
+            found = distributions.from_gaussian_mechanism(sigma, neighboring_relation=rdp.NEIGHBOURS[adjacency], **grid)
         case PoissonGaussian(rate, sigma):
             if adjacency != "replace-one" and rate < 1 and grid["use_connect_dots"]:
                 return sampled_gaussian.distribution(rate, sigma, interval)
-            return losses.from_gaussian_mechanism(
+            found = distributions.from_gaussian_mechanism(
                 sigma, sampling_prob=rate, neighboring_relation=rdp.NEIGHBOURS[adjacency], **grid
             )
         case Laplace(multiplier):
-            return losses.from_laplace_mechanism(multiplier * (0.5 if adjacency == "replace-one" else 1.0), **grid)
+            scale = multiplier * (0.5 if adjacency == "replace-one" else 1.0)
+            found = distributions.from_laplace_mechanism(scale, **grid)
         case LogisticPerturbation():
-            return logistic_perturbation.distribution(leaf, adjacency, interval)
+            return (alike := logistic_perturbation.distribution(leaf, adjacency, interval)), alike
         case Pure(value):
-            return losses.PrivacyLossDistribution(_pure(value, interval))
+            return (alike := _pure(value, interval)), alike
         case _:
             raise UnsupportedEvent(f"PLD does not know {type(leaf).__name__}")
+    remove = of_library(found._pmf_remove)
+    return remove, remove if found._symmetric else of_library(found._pmf_add)
 
 
-def _pure(epsilon: float, interval: float) -> pld_pmf.PLDPmf:
+def _pure(epsilon: float, interval: float) -> Losses:
     """Randomised response, the worst of the pure mechanisms (Kairouz, Oh & Viswanath 2015), dots connected."""
     top = math.ceil(epsilon / interval)
     if interval > _LARGEST_CONNECTED_INTERVAL:
-        return pld_pmf.create_pmf({top: 1.0}, interval, 0.0, pessimistic_estimate=True)
+        return Losses(interval, top, np.ones(1), 0.0)
     grid = np.arange(-top, top + 1) * interval
     between = -np.expm1(np.minimum(grid - epsilon, 0)) / (1 + math.exp(-epsilon))
     deltas = np.where(grid < -epsilon, -np.expm1(np.minimum(grid, 0)), between)
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -top, top, deltas)
+    return connected(interval, -top, deltas)

@@ -1,32 +1,33 @@
 """The privacy loss distribution of one Poisson-sampled Gaussian step, built with whole arrays at once.
 
-The numbers are dp_accounting's (its mechanism, its connect-the-dots discretisation); only its inverse of the privacy
-loss, a Python loop over the grid that dominates every calibration, is replaced by its closed form.
+The mechanism is dp_accounting's; its inverse of the privacy loss, a Python loop over the grid that would dominate every
+calibration, is replaced by its closed form.
 """
 
 import math
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from numpy.typing import NDArray
+
+from sordino.budget.losses import Losses, connected
 
 Array = NDArray[np.float64]
 
 
-def distribution(sample_rate: float, noise_multiplier: float, interval: float) -> PrivacyLossDistribution:
-    """A pessimistic distribution on multiples of the interval, for a record present or zeroed out (both directions)."""
+def distribution(sample_rate: float, noise_multiplier: float, interval: float) -> tuple[Losses, Losses]:
+    """Pessimistic distributions for a record removed and added, on grids that hold the loss where it is not drawn."""
     remove = GaussianPrivacyLoss(noise_multiplier, sampling_prob=sample_rate, adjacency_type=AdjacencyType.REMOVE)
     add = GaussianPrivacyLoss(noise_multiplier, sampling_prob=sample_rate, adjacency_type=AdjacencyType.ADD)
-    return PrivacyLossDistribution(_discretised(remove, interval), _discretised(add, interval))
+    undrawn = math.log1p(-sample_rate)
+    return _discretised(remove, interval, undrawn), _discretised(add, interval, -undrawn)
 
 
-def _discretised(loss: GaussianPrivacyLoss, interval: float) -> pld_pmf.PLDPmf:
+def _discretised(loss: GaussianPrivacyLoss, interval: float, offset: float) -> Losses:
     bounds = loss.connect_dots_bounds()
-    lower, upper = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
-    deltas = hockey_stick(loss, np.arange(lower, upper + 1) * interval)
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, lower, upper, deltas)
+    lowest = math.floor((bounds.epsilon_lower - offset) / interval)
+    highest = max(math.ceil((bounds.epsilon_upper - offset) / interval), lowest + 1)
+    return connected(interval, lowest, hockey_stick(loss, offset + interval * np.arange(lowest, highest + 1)), offset)
 
 
 def hockey_stick(loss: GaussianPrivacyLoss, epsilons: Array) -> Array:

@@ -1,6 +1,7 @@
 """The price of events, and the papers' published figures recomputed to 0.5 %. Sources: see each table."""
 
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,6 +27,7 @@ from sordino.budget import (
     pld,
     rdp,
 )
+from sordino.budget.accountant import pure_epsilon
 
 HALF_A_PERCENT = 5e-3
 
@@ -306,3 +308,33 @@ def test_whatever_the_parameters_the_price_is_a_number_or_a_refusal(parts, delta
         return
     assert found.epsilon >= 0
     assert found.epsilon == min(value for value in (found.pld, found.rdp, found.epsilon) if value is not None)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-14, 1e-29])
+@pytest.mark.parametrize(
+    ("event", "adjacency", "most"),
+    [
+        (Pure(1.0), "zero-out", 1.0),
+        (Pure(0.1), "add-remove", 0.1),
+        (Repeated(Pure(0.5), 2), "zero-out", 1.0),
+        (Laplace(4.0), "zero-out", 0.25),
+        (Laplace(4.0), "replace-one", 0.5),
+        (Composed((Pure(0.5), Repeated(Laplace(8.0), 4))), "zero-out", 1.0),
+        (RepeatAndSelect(Pure(0.25), 10.0, 1.0), "zero-out", 0.75),
+        (Composed((RepeatAndSelect(Laplace(4.0), 10.0, 0.0), Pure(0.5))), "zero-out", 1.0),
+        (Except(Pure(1.0), 1e-30), "zero-out", 1.0),
+    ],
+)
+def test_pure_events_never_cost_more_than_the_sum_of_theirs(event, adjacency, most, delta):
+    assert cost(event, delta, adjacency).epsilon <= most
+
+
+def test_the_sum_of_pure_events_is_never_rounded_down():
+    found = pure_epsilon(Repeated(Pure(0.1), 3), "zero-out")
+    assert found is not None
+    assert Fraction(found) >= 3 * Fraction(0.1) > Fraction(math.nextafter(found, 0))
+
+
+def test_the_best_of_a_poisson_number_of_pure_runs_has_no_pure_bound():
+    assert pure_epsilon(RepeatAndSelect(Pure(0.1), 3.0, math.inf), "zero-out") is None
+    assert pure_epsilon(Composed((Pure(1.0), Gaussian(1.0))), "zero-out") is None

@@ -180,6 +180,15 @@ def test_no_sequence_of_spending_exceeds_the_target(asked):
         assert filtered(everything, ledger) <= 1.0
 
 
+def test_pure_events_chosen_along_the_way_spend_their_sum_and_no_more(path):
+    ledger = Ledger(1.0, 1e-14, path=path)
+    for _ in range(4):
+        ledger.spend(Pure(0.25), "look")
+    assert ledger.epsilon() == 1.0
+    with pytest.raises(BudgetExceeded):
+        ledger.spend(Pure(1e-9), "look")
+
+
 def test_overspending_is_refused_and_leaves_no_trace(path):
     ledger = Ledger(1.0, 1e-5, path=path)
     ledger.spend(Gaussian(8.0), "look")

@@ -30,7 +30,8 @@ def exact_delta(rows, other, ridge, sigma, epsilons):
 
 
 def priced_delta(event, epsilons, interval=2.0**-10):
-    return np.asarray(pld._discretised(event, "zero-out", interval).get_delta_for_epsilon(epsilons))
+    either, _ = pld._discretised(event, "zero-out", interval)
+    return np.array([either.delta(epsilon) for epsilon in epsilons])
 
 
 @pytest.mark.parametrize("sigma", [0.5, 2.0, 10.0])
@@ -97,17 +98,16 @@ def test_composed_prices_are_those_of_drawn_losses(event, count):
 @given(st.floats(0.3, 100), st.floats(1e-3, 20), st.integers(2, 10))
 def test_every_grid_is_pessimistic(sigma, curvature, halvings):
     event = LogisticPerturbation(sigma, curvature)
-    coarse = pld._discretised(event, "zero-out", 2.0**-halvings / sigma)
+    coarse, _ = pld._discretised(event, "zero-out", 2.0**-halvings / sigma)
     epsilons = np.linspace(0, 4 / sigma + 1 / sigma**2, 7)
     mu = 1 / sigma
     z = np.linspace(-9, 9, 200_001)
     losses = priced.worst_loss(mu * mu / 2 + mu * z, curvature)
     weights = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
     exact = [float((weights * np.maximum(-np.expm1(e - losses), 0)).sum()) for e in epsilons]
-    assert (np.asarray(coarse.get_delta_for_epsilon(epsilons)) >= np.array(exact) - 1e-9).all()
-    total = coarse._pmf_remove._probs.sum() + coarse._pmf_remove._infinity_mass
-    assert total == pytest.approx(1, abs=1e-9)
-    assert coarse._pmf_remove._probs[0] >= ndtr((-curvature - mu * mu / 2) / mu) - 1e-12
+    assert (np.array([coarse.delta(epsilon) for epsilon in epsilons]) >= np.array(exact) - 1e-9).all()
+    assert coarse.probabilities.sum() + coarse.infinite == pytest.approx(1, abs=1e-9)
+    assert coarse.probabilities[0] >= ndtr((-curvature - mu * mu / 2) / mu) - 1e-12
 
 
 def test_more_noise_and_more_ridge_cost_less_and_both_accountants_agree():
