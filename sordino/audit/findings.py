@@ -57,6 +57,10 @@ class Audit:
     canaries: int = 0
     last_weights_at_least: float | None = None
     """Of weight distributions: what the last weights alone tell at least of some record, by calculation."""
+    statistic: str | None = None
+    """Of any training: what told its outputs apart best."""
+    epsilon_if_gaussian: float | None = None
+    """Of any training: what ε would be at least if that statistic were normal; no verdict rests on it."""
     notes: tuple[str, ...] = ()
 
     @property

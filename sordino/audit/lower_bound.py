@@ -28,15 +28,30 @@ _ONE_SIDED = 0.15
 _POINTS = 200
 
 
-class _Choice(NamedTuple):
-    """A set of outputs: scores from a threshold on; `above` says on which side. The arm that is hit more often is the
-    canary's if above, the other one otherwise. Errors are of the logarithms of the two shares, as far as is known."""
+class Outputs(NamedTuple):
+    """A set of outputs: those whose score is at least a threshold if `above`, at most otherwise.
+
+    The arm that is in it more often is the canary's if above, the other one otherwise. Errors are of the logarithms of
+    the two arms' shares, as far as is known.
+    """
 
     promise: float
+    """The bound that is to be hoped for."""
     above: bool
     threshold: float
     error: float
     false_error: float
+
+    def bound(self, present: Scores, absent: Scores, delta: float, confidence: float) -> float:
+        """A lower bound on ε from scores of trials that had no part in choosing this set."""
+        inside = [int(np.count_nonzero(self._inside(scores))) for scores in (present, absent)]
+        hits, false_hits = ((inside[0], len(present)), (inside[1], len(absent)))
+        if not self.above:
+            hits, false_hits = false_hits, hits
+        return bound_from_hits(hits, false_hits, delta, 1 - confidence, (self.error, self.false_error))
+
+    def _inside(self, scores: Scores) -> NDArray[np.bool_]:
+        return np.asarray(scores >= self.threshold if self.above else scores <= self.threshold)
 
 
 def epsilon_lower_bound(present: Scores, absent: Scores, delta: float, confidence: float = 0.95) -> float:
@@ -50,40 +65,53 @@ def epsilon_lower_bound(present: Scores, absent: Scores, delta: float, confidenc
         raise ValueError(f"delta must lie in [0, 1), not {delta!r}")
     if min(len(present), len(absent)) < _FEWEST:
         raise ValueError(f"a lower bound needs at least {_FEWEST} trials with the canary and as many without")
-    choosing = [np.sort(scores[::_HELD_OUT]) for scores in (present, absent)]
-    measuring = [np.delete(scores, np.s_[::_HELD_OUT]) for scores in (present, absent)]
-    sizes = len(measuring[0]), len(measuring[1])
-    chosen = max(_best(choosing, sizes, delta, 1 - confidence, above) for above in (True, False))
-    if chosen.above:
-        hits, false_hits = (int(np.count_nonzero(scores >= chosen.threshold)) for scores in measuring)
-        trials, false_trials = sizes
-    else:
-        false_hits, hits = (int(np.count_nonzero(scores <= chosen.threshold)) for scores in measuring)
-        false_trials, trials = sizes
-    errors = chosen.error, chosen.false_error
-    return bound_from_hits((hits, trials), (false_hits, false_trials), delta, 1 - confidence, errors)
+    choosing = present[::_HELD_OUT], absent[::_HELD_OUT]
+    with_canary, without = (np.delete(scores, np.s_[::_HELD_OUT]) for scores in (present, absent))
+    chosen = most_telling(*choosing, (len(with_canary), len(without)), delta, confidence)
+    return chosen.bound(with_canary, without, delta, confidence)
 
 
-def _best(choosing: list[Scores], sizes: tuple[int, int], delta: float, level: float, above: bool) -> _Choice:
-    """The threshold on this side that promises the highest bound from so many measuring trials."""
-    pooled = np.unique(np.concatenate(choosing))
+def most_telling(
+    present: Scores, absent: Scores, sizes: tuple[int, int], delta: float, confidence: float, caution: float = _CAUTION
+) -> Outputs:
+    """The set of outputs that promises the highest bound from so many further trials with and without the canary.
+
+    `caution` is by how many of its standard errors a promise is lowered: the more candidates, the more it should be.
+    """
+    arms = np.sort(present), np.sort(absent)
+    return max(_best(arms, sizes, delta, 1 - confidence, caution, above) for above in (True, False))
+
+
+def _best(
+    arms: tuple[Scores, Scores], sizes: tuple[int, int], delta: float, level: float, caution: float, above: bool
+) -> Outputs:
+    pooled = np.unique(np.concatenate(arms))
     ranks = np.unique(np.geomspace(1, max(1.0, len(pooled) / 2), _THRESHOLDS).astype(int))
     thresholds = pooled[np.unique(np.concatenate([ranks - 1, len(pooled) - ranks]))]
     if above:
-        hits, false_hits = (len(scores) - np.searchsorted(scores, thresholds, side="left") for scores in choosing)
-        (trials, false_trials), (measured, falsely_measured) = (len(choosing[0]), len(choosing[1])), sizes
+        inside = [len(scores) - np.searchsorted(scores, thresholds, side="left") for scores in arms]
     else:
-        false_hits, hits = (np.searchsorted(scores, thresholds, side="right") for scores in choosing)
-        (false_trials, trials), (falsely_measured, measured) = (len(choosing[0]), len(choosing[1])), sizes
-    share, false_share = (hits + 0.5) / (trials + 1), (false_hits + 1) / (false_trials + 2)
+        inside = [np.searchsorted(scores, thresholds, side="right") for scores in arms]
+    hit, falsely = (0, 1) if above else (1, 0)
+    trials, false_trials = len(arms[hit]), len(arms[falsely])
+    share, false_share = (inside[hit] + 0.5) / (trials + 1), (inside[falsely] + 1) / (false_trials + 2)
     beyond = np.maximum(share - delta, 1e-12)
-    error = np.sqrt(share * (1 - share) / measured) / beyond
-    false_error = np.sqrt((1 - false_share) / false_share / falsely_measured)
-    # Less what the choosing trials themselves may err: of many candidates the best look better than they are.
-    doubt = np.hypot(error * math.sqrt(measured / trials), false_error * math.sqrt(falsely_measured / false_trials))
-    promise = np.log(beyond / false_share) - stats.norm.isf(level) * np.hypot(error, false_error) - _CAUTION * doubt
+    error = np.sqrt(share * (1 - share) / sizes[hit]) / beyond
+    false_error = np.sqrt((1 - false_share) / false_share / sizes[falsely])
+    # Less what the choosing trials themselves may err: of many candidates the best look better than they are. The
+    # logarithm of a share of few hits has no normal error: its square root has.
+    unsure = caution * error * math.sqrt(sizes[hit] / trials)
+    falsely_unsure = 2 * np.log1p(caution / 2 * false_error * math.sqrt(sizes[falsely] / false_trials))
+    promise = np.log(beyond / false_share) - stats.norm.isf(level) * np.hypot(error, false_error)
+    promise -= np.hypot(unsure, falsely_unsure)
     best = int(np.argmax(promise))
-    return _Choice(float(promise[best]), above, float(thresholds[best]), float(error[best]), float(false_error[best]))
+    return Outputs(
+        promise=float(promise[best]),
+        above=above,
+        threshold=float(thresholds[best]),
+        error=float(error[best]),
+        false_error=float(false_error[best]),
+    )
 
 
 def bound_from_hits(

@@ -1,0 +1,207 @@
+"""An audit of any training: many runs on two neighbouring datasets, and whether their outputs can be told apart."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from sordino.audit import statistics
+from sordino.audit.findings import Audit
+from sordino.audit.lower_bound import bound_from_hits, check_confidence, most_telling
+from sordino.audit.statistics import Array, Parts, Statistic
+from sordino.budget import Gaussian, cost
+from sordino.mechanisms.streams import Stream, Streams
+
+_FEWEST_RUNS = 100
+_FITTING, _CHOOSING = 0.2, 0.2
+"""Shares of the runs on which statistics are fitted, and on which one of them and its threshold are chosen."""
+_MOST_NUMBERS = 2**25
+"""That are kept of all outputs: beyond it only the most telling numbers of each."""
+_MOST_COLUMNS = 4096
+_FEWEST_TO_SETTLE = 16
+_CAUTION = 2.5
+"""Of forty statistics at a hundred thresholds one looks far better than it is, by chance."""
+
+
+def audit(
+    train: Callable[[Any], Any],
+    neighbours: tuple[Any, Any],
+    *,
+    epsilon: float,
+    delta: float,
+    runs: int,
+    confidence: float = 0.95,
+    low_bits: bool = False,
+    streams: Streams | None = None,
+) -> Audit:
+    """Train `runs` times on each of two neighbouring datasets, and bound ε from below by how well outputs tell which.
+
+    `train(records)` returns all that is released: a number, an array, a module, or dicts or lists of them. It must draw
+    its own fresh randomness in every call and leave the records as they are. A fifth of the runs fits statistics
+    (single numbers, norms, lengths, noise that is used twice, linear discriminants, boosted trees), a fifth chooses the
+    most telling one and a threshold, and the others measure it: so the bound holds with its confidence whatever `train`
+    is, if runs are independent of each other. The verdict is about the claim that training is (ε, δ)-DP; "consistent"
+    says that this attack, with so many runs and these two datasets, did not refute it. Noise that is drawn in floating
+    point leaks through its lowest bits (Mironov 2012) wherever it is added to something; that is a note, and counts for
+    the verdict with `low_bits`.
+
+    >>> noise = np.random.default_rng(0)
+    >>> zeros, neighbour = np.zeros(10), np.append(np.zeros(9), 1.0)
+    >>> audit(lambda x: x.sum() + noise.normal(), (zeros, neighbour), epsilon=0.1, delta=1e-5, runs=2000).verdict
+    'violated'
+    """
+    _check(neighbours, epsilon, delta, runs, confidence)
+    order = (Streams.fresh() if streams is None else streams).generator(Stream.SAMPLING)
+    fitting, choosing = int(_FITTING * runs), int(_CHOOSING * runs)
+    table = _Table()
+    # The measuring runs come last: which numbers are kept may follow from all before them.
+    for part in (fitting, choosing, runs - fitting - choosing):
+        for arm in _shuffled(part, order):
+            table.add(train(neighbours[int(arm)]), arm)
+        table.settle()
+    columns, summaries, arms = table.features()
+    first, second = 2 * fitting, 2 * (fitting + choosing)
+    rows = np.column_stack([columns, summaries])
+    sizes = (int(arms[second:].sum()), int((~arms[second:]).sum()))
+
+    def attack(candidates: list[Statistic]) -> tuple[float, str, Array]:
+        """The bound by the most telling of these, its name and its scores of the measuring runs."""
+        scored = []
+        for name, statistic in candidates:
+            scores = np.nan_to_num(statistic(rows[first:]))
+            seen, arm = scores[: second - first], arms[first:second]
+            telling = most_telling(seen[arm], seen[~arm], sizes, delta, confidence, _CAUTION)
+            scored.append((telling, name, scores[second - first :]))
+        telling, name, scores = max(scored, key=lambda item: item[0].promise)
+        return telling.bound(scores[arms[second:]], scores[~arms[second:]], delta, confidence), name, scores
+
+    ordinary = statistics.fitted(columns[:first], summaries[:first], table.names, arms[:first])
+    by_bits = statistics.fitted_on_low_bits(columns[:first], arms[:first])
+    bound, name, scores = attack([*ordinary, *by_bits] if low_bits else ordinary)
+    present, absent = scores[arms[second:]], scores[~arms[second:]]
+    notes = list(table.notes)
+    if not low_bits and attack(by_bits)[0] > max(bound, epsilon):
+        notes.append(
+            f"the lowest bits of the output alone show ε ≥ {attack(by_bits)[0]:.3g}: its noise is drawn in floating "
+            "point; low_bits=True makes the verdict count them"
+        )
+    most = largest_bound(sizes, delta, confidence)
+    if most <= epsilon:
+        notes.append(f"{runs:,} runs cannot show more than ε ≥ {most:.3g}: this audit cannot refute ε={epsilon:g}")
+    return Audit(
+        lower_bound=bound,
+        confidence=confidence,
+        claimed_epsilon=epsilon,
+        sound_epsilon=epsilon,
+        delta=delta,
+        runs=2 * runs,
+        statistic=name,
+        epsilon_if_gaussian=_if_gaussian(present, absent, delta, confidence),
+        notes=tuple(notes),
+    )
+
+
+def largest_bound(sizes: tuple[int, int], delta: float, confidence: float) -> float:
+    """From so many measuring runs, if they were told apart without error."""
+    with_canary, without = sizes
+    return bound_from_hits((with_canary, with_canary), (0, without), delta, 1 - confidence, (0.0, 1.0))
+
+
+def _if_gaussian(present: Array, absent: Array, delta: float, confidence: float) -> float:
+    """What ε would be at least if scores were normal in both arms with one variance, at a threshold between them.
+
+    Not a bound without that assumption, so no verdict rests on it.
+    """
+    if delta == 0 or len({*present, *absent}) < len(present) // 2:  # not even a continuous law
+        return 0.0
+    threshold = (present.mean() + absent.mean()) / 2
+    level = (1 - confidence) / 2
+    hits, false_hits = (int(np.count_nonzero(scores >= threshold)) for scores in (present, absent))
+    low = stats.beta.ppf(level, hits, len(present) - hits + 1) if hits else 0.0
+    misses = len(absent) - false_hits
+    high = stats.beta.isf(level, false_hits + 1, misses) if misses else 1.0
+    mu = float(stats.norm.ppf(low) - stats.norm.ppf(high))
+    return cost(Gaussian(1 / mu), delta).epsilon if 1e-6 < mu < math.inf else 0.0
+
+
+def _check(neighbours: tuple[Any, Any], epsilon: float, delta: float, runs: int, confidence: float) -> None:
+    check_confidence(confidence)
+    if not isinstance(neighbours, tuple | list) or len(neighbours) != 2:
+        raise ValueError("neighbours must be two datasets, one with the record in question and one without")
+    if not 0 <= epsilon < math.inf:
+        raise ValueError(f"epsilon must be a finite number from 0 on, not {epsilon!r}")
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta must lie in [0, 1), not {delta!r}")
+    if type(runs) is not int or runs < _FEWEST_RUNS:
+        raise ValueError(f"an audit needs at least {_FEWEST_RUNS} runs on each dataset, not {runs!r}")
+
+
+def _shuffled(runs: int, order: np.random.Generator) -> Iterator[np.bool_]:
+    """So many of each arm in random order: whatever changes with time must not look like a difference of the arms."""
+    yield from order.permutation(np.repeat([True, False], runs))
+
+
+class _Table:
+    """Outputs of all runs, a row each: their numbers, or the most telling ones of them, and summaries."""
+
+    def __init__(self) -> None:
+        self._arms: list[bool] = []
+        self._parts: list[Parts] = []
+        self._summaries: list[dict[str, float]] = []
+        self._widths: dict[str, int] | None = None
+        self._kept: NDArray[np.int64] | None = None
+        self._rows: list[Array] = []
+        self.names: list[str] = []
+        self.notes: tuple[str, ...] = ()
+
+    def add(self, output: Any, arm: np.bool_) -> None:
+        parts = statistics.parts_of(output)
+        self._arms.append(bool(arm))
+        self._summaries.append(statistics.summary(parts))
+        if self._kept is not None:
+            self._rows.append(self._row(parts))
+            return
+        self._parts.append(parts)
+        too_many = sum(len(value) for value in parts.values()) * len(self._parts) > _MOST_NUMBERS
+        if too_many and len(self._parts) >= _FEWEST_TO_SETTLE:
+            self.settle()
+
+    def settle(self) -> None:
+        """Fix, from the runs so far, which numbers are kept, and which summaries there are; it stays so."""
+        if self._kept is not None:
+            return
+        self.names = sorted({name for summary in self._summaries for name in summary})
+        longest: dict[str, int] = {}
+        for parts in self._parts:
+            for name, values in parts.items():
+                longest[name] = max(len(values), longest.get(name, 0))
+        self._widths, total = longest, sum(longest.values())
+        self._kept = np.arange(total)
+        rows = np.stack([self._row(parts) for parts in self._parts])
+        if total > _MOST_COLUMNS:
+            self._kept = statistics.telling_columns(rows, np.array(self._arms), _MOST_COLUMNS)
+            rows = rows[:, self._kept]
+            looked = f"the {_MOST_COLUMNS:,} of {total:,} numbers that differ most in the first {len(rows):,} runs"
+            self.notes = (f"outputs are compared by {looked}, and by norms and lengths of all",)
+        self._rows, self._parts = list(rows), []
+
+    def features(self) -> tuple[Array, Array, NDArray[np.bool_]]:
+        """Of all runs: numbers, summaries and which arm it was."""
+        columns = np.stack(self._rows)
+        summaries = np.array([[summary.get(name, 0.0) for name in self.names] for summary in self._summaries])
+        return columns, np.nan_to_num(summaries), np.array(self._arms)
+
+    def _row(self, parts: Parts) -> Array:
+        """Each part filled up with zeros to the longest of the runs that settled; then what is kept of all."""
+        assert self._widths is not None
+        assert self._kept is not None
+        row = np.zeros(sum(self._widths.values()))
+        start = 0
+        for name, width in self._widths.items():
+            values = parts.get(name, np.empty(0))[:width]
+            row[start : start + len(values)] = values
+            start += width
+        return np.asarray(np.nan_to_num(row)[self._kept])

@@ -1,0 +1,238 @@
+"""Numbers to tell two arms' outputs apart by: what an output is flattened to, and statistics fitted on some of them.
+
+Nothing here needs to be right for a bound to hold: statistics are fitted on some runs and measured on others. It only
+decides what is found.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Parts = dict[str, Array]
+"""An output by name, each part in one row."""
+Statistic = tuple[str, Callable[[Array], Array]]
+"""What it is, and the score of each row of features."""
+
+_NAMED = 32
+"""Parts that have summaries of their own; those of a pair of alike parts are for the first few."""
+_ALIKE = 6
+_BITS = 32
+"""Numbers whose lowest bits are looked at one by one."""
+_PAIRS = 256
+_EXACT = 1e-9
+"""Correlation this near to ±1 is noise that was used twice."""
+_SINGLE = 8
+_RIDGES = (1e-12, 1e-3, 1e-1, 1.0)
+_COLUMNS = (4, 16, 64, 256, 1024)
+_FULL = 512
+"""Columns whose covariance is looked at."""
+_TREES = 48
+
+
+def parts_of(output: Any) -> Parts:
+    """Numbers, arrays, tensors, modules, and dicts and lists of them, by name."""
+    found: Parts = {}
+    _collect(output, "", found)
+    return found
+
+
+def _collect(output: Any, name: str, found: Parts) -> None:
+    if hasattr(output, "state_dict"):
+        output = output.state_dict()
+    if isinstance(output, Mapping):
+        for key in sorted(output, key=str):
+            _collect(output[key], f"{name}/{key}" if name else str(key), found)
+    elif isinstance(output, Sequence) and not isinstance(output, str | bytes) and not _numbers(output):
+        found[f"{name} length"] = np.array([float(len(output))])
+        for place, value in enumerate(output):
+            _collect(value, f"{name}/{place}" if name else str(place), found)
+    elif output is None:
+        found[name or "output"] = np.empty(0)
+    else:
+        found[name or "output"] = _as_numbers(output)
+
+
+def _numbers(output: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float | complex | np.number) for value in output)
+
+
+def _as_numbers(output: Any) -> Array:
+    if hasattr(output, "detach"):
+        output = output.detach().cpu()
+        output = output.double() if output.is_floating_point() else output
+    try:
+        values = np.asarray(output).ravel()
+        if np.iscomplexobj(values):
+            values = np.concatenate([values.real, values.imag])
+        return values.astype(np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"train must return numbers, arrays, tensors, or dicts or lists of them, not {type(output).__name__}"
+        ) from None
+
+
+def summary(parts: Parts) -> dict[str, float]:
+    """What is telling of an output whatever its size: lengths, norms, values that repeat or are missing."""
+    everything = np.concatenate([*parts.values(), np.empty(0)])
+    finite = everything[np.isfinite(everything)]
+    found = {
+        "number of parts": float(len(parts)),
+        "length": float(len(everything)),
+        "numbers that are not finite": float(len(everything) - len(finite)),
+        "zeros": float(np.count_nonzero(finite == 0)),
+        "distinct values": float(len(np.unique(finite))),
+        "whole numbers": float(np.count_nonzero(finite == np.round(finite))),
+    } | _moments("output", finite)
+    named = list(parts.items())[:_NAMED]
+    for name, values in named:
+        found[f"length of {name}"] = float(len(values))
+        found |= _moments(name, values[np.isfinite(values)])
+    for place, (name, values) in enumerate(named[:_ALIKE]):
+        for other, others in named[place + 1 : _ALIKE]:
+            if values.shape == others.shape and np.isfinite(values).all() and np.isfinite(others).all():
+                found[f"product of {name} and {other}"] = float(values @ others)
+                found[f"distance of {name} and {other}"] = float(np.linalg.norm(values - others))
+    return found
+
+
+def _moments(name: str, values: Array) -> dict[str, float]:
+    if not len(values):
+        values = np.zeros(1)
+    return {
+        f"norm of {name}": float(np.linalg.norm(values)),
+        f"mean of {name}": float(values.mean()),
+        f"largest of {name}": float(values.max()),
+        f"least of {name}": float(values.min()),
+    }
+
+
+def lowest_bits(values: Array) -> Array:
+    """The place of the lowest bit of each number that is set: sums of private numbers and noise may round otherwise."""
+    mantissa, exponent = np.frexp(np.nan_to_num(values, posinf=0.0, neginf=0.0))
+    whole = np.abs(mantissa * 2.0**53).astype(np.int64)
+    lowest = np.log2(np.maximum(whole & -whole, 1))
+    return np.asarray(np.where(whole == 0, 0.0, exponent - 53 + lowest))
+
+
+def telling_columns(values: Array, arms: NDArray[np.bool_], most: int) -> NDArray[np.int64]:
+    """Those in which the arms differ most, for their spread."""
+    return np.argsort(-np.abs(_separation(values, arms)), kind="stable")[:most]
+
+
+def fitted(columns: Array, summaries: Array, names: list[str], arms: NDArray[np.bool_]) -> list[Statistic]:
+    """Statistics of rows that hold an output's numbers and then its summaries; a score grows with the second arm."""
+    width = columns.shape[1]
+    features = np.column_stack([columns, summaries])
+    labels = [f"number {place}" for place in range(width)] + names
+    found: list[Statistic] = []
+    order = telling_columns(columns, arms, _COLUMNS[-1])
+    single = telling_columns(features, arms, _SINGLE)
+    for place in single:
+        sign = np.sign(_separation(features[:, [place]], arms)[0]) or 1.0
+        found.append((labels[place], _column(int(place), float(sign))))
+    for least, more in zip((0, *_COLUMNS), _COLUMNS, strict=False):
+        if len(order) > least:
+            found += _along_means(features, order[:more], arms)
+    for place, other in _used_twice(columns, order[:_PAIRS], arms):
+        found.append(_residual(features, place, other, arms))
+    for ridge in _RIDGES:
+        found.append(_discriminant(features, order[:_FULL], arms, ridge))
+    found.append(_trees(features, np.unique([*order[:_TREES], *single, *range(width, features.shape[1])]), arms))
+    return found
+
+
+def fitted_on_low_bits(columns: Array, arms: NDArray[np.bool_]) -> list[Statistic]:
+    """Statistics of the lowest bits of an output's first numbers, which noise in floating point leaves unevenly."""
+
+    def each(rows: Array) -> Array:
+        return lowest_bits(rows[:, : min(_BITS, columns.shape[1])])
+
+    bits = each(columns)
+    single = [(int(place), _separation(bits[:, [place]], arms)[0]) for place in telling_columns(bits, arms, _SINGLE)]
+    found = [(f"lowest bit of number {place}", _low_bit(place, np.sign(by) or 1.0)) for place, by in single]
+    _, trees = _trees(bits, np.arange(bits.shape[1]), arms)
+    return [*found, (f"boosted trees on the lowest bits of {bits.shape[1]} numbers", lambda rows: trees(each(rows)))]
+
+
+def _low_bit(place: int, sign: float) -> Callable[[Array], Array]:
+    return lambda rows: sign * lowest_bits(rows[:, place])
+
+
+def _separation(features: Array, arms: NDArray[np.bool_]) -> Array:
+    """The difference of the arms' means in units of its standard error; infinite where there is no spread but one."""
+    one, other = features[arms], features[~arms]
+    gap = one.mean(0) - other.mean(0)
+    error = np.sqrt(one.var(0) / len(one) + other.var(0) / len(other))
+    floor = 1e-12 * (np.abs(one).mean(0) + np.abs(other).mean(0)) + 1e-300
+    return np.asarray(np.where(np.abs(gap) > floor, gap / np.maximum(error, floor), 0.0))
+
+
+def _column(place: int, sign: float) -> Callable[[Array], Array]:
+    return lambda rows: sign * rows[:, place]
+
+
+def _along_means(features: Array, some: NDArray[np.int64], arms: NDArray[np.bool_]) -> list[Statistic]:
+    """Of numbers as if independent and normal: the likelihood ratio with one spread, and with one for each arm."""
+    one, other = features[arms][:, some], features[~arms][:, some]
+    means = one.mean(0), other.mean(0)
+    floor = 1e-9 * (np.abs(means[0]) + np.abs(means[1])) + 1e-150
+    variance = np.maximum((one.var(0) + other.var(0)) / 2, floor**2)
+    each = [np.maximum(arm.var(0), 1e-3 * variance) for arm in (one, other)]
+    weights = (means[0] - means[1]) / variance
+
+    def quadratic(rows: Array) -> Array:
+        distances = [np.square(rows[:, some] - mean) / spread for mean, spread in zip(means, each, strict=True)]
+        return np.asarray((distances[1] - distances[0]).sum(1))
+
+    return [
+        (f"difference of the means of {len(some)} numbers", lambda rows: np.asarray(rows[:, some] @ weights)),
+        (f"means and variances of {len(some)} numbers", quadratic),
+    ]
+
+
+def _used_twice(columns: Array, some: NDArray[np.int64], arms: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Pairs of numbers whose noise is the same, up to a factor."""
+    centred = columns[:, some].copy()
+    for arm in (arms, ~arms):
+        centred[arm] -= centred[arm].mean(0)
+    lengths = np.linalg.norm(centred, axis=0)
+    moving = lengths > 1e-12 * (1e-150 + np.abs(columns[:, some]).max(0, initial=0.0))
+    some, centred = some[moving], centred[:, moving] / lengths[moving]
+    alike = np.argwhere(np.triu(np.abs(centred.T @ centred) > 1 - _EXACT, 1))
+    return [(int(some[left]), int(some[right])) for left, right in alike[:_SINGLE]]
+
+
+def _residual(features: Array, place: int, other: int, arms: NDArray[np.bool_]) -> Statistic:
+    pair = features[:, [place, other]].copy()
+    for arm in (arms, ~arms):
+        pair[arm] -= pair[arm].mean(0)
+    factor = float(pair[:, 0] @ pair[:, 1] / (pair[:, 1] @ pair[:, 1]))
+    sign = np.sign(_separation((features[:, place] - factor * features[:, other])[:, None], arms)[0]) or 1.0
+    name = f"number {place} less {factor:.4g} times number {other}, whose noise is the same"
+    return name, lambda rows: np.asarray(sign * (rows[:, place] - factor * rows[:, other]))
+
+
+def _discriminant(features: Array, some: NDArray[np.int64], arms: NDArray[np.bool_], ridge: float) -> Statistic:
+    """Fisher's: the direction in which the means differ most for the spread, all correlations counted."""
+    rows = features[:, some].copy()
+    scale = np.maximum(np.abs(rows).max(0, initial=0.0), 1e-150)
+    rows /= scale
+    gap = rows[arms].mean(0) - rows[~arms].mean(0)
+    for arm in (arms, ~arms):
+        rows[arm] -= rows[arm].mean(0)
+    deviations = np.maximum(rows.std(0), 1e-12)
+    rows, gap, scale = rows / deviations, gap / deviations, scale * deviations
+    values, vectors = np.linalg.eigh(rows.T @ rows / len(rows) if rows.size else np.zeros((0, 0)))
+    weights = vectors @ ((vectors.T @ gap) / (np.maximum(values, 0) + ridge)) / scale
+    return f"linear discriminant of {len(some)} numbers", lambda rows: np.asarray(rows[:, some] @ weights)
+
+
+def _trees(features: Array, some: NDArray[np.int64], arms: NDArray[np.bool_]) -> Statistic:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    trees = HistGradientBoostingClassifier(max_iter=40, max_depth=3, min_samples_leaf=5, random_state=0)
+    trees.fit(features[:, some], arms)
+    return "boosted trees", lambda rows: np.asarray(trees.decision_function(rows[:, some]), dtype=np.float64)
