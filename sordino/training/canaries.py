@@ -113,13 +113,13 @@ def _read(run: Run) -> dict[str, Any]:
 class WithCanaries:
     """A trainee with canaries behind its records.
 
-    Guarantee: the trainee's own: a canary that is in adds a vector of norm l2_clip, one that is out adds nothing.
+    Guarantee: the trainee's own: a canary that is in adds a vector of norm l2_clip, one that is out is absent:
+    it adds nothing to the sums and has no norm, so that it does not count in a quantile clip either.
     """
 
     def __init__(self, trainee: Trainee, canaries: Canaries) -> None:
         self._inner, self._canaries = trainee, canaries
         self._records = len(trainee.data()[0])
-        self._coins = torch.from_numpy(canaries.coins)
 
     @property
     def parameters(self) -> Weights:
@@ -147,15 +147,16 @@ class WithCanaries:
 
     def clipped_sum(self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator) -> ClippedSum:
         real, drawn = indices[indices < self._records], indices[indices >= self._records] - self._records
+        present = torch.from_numpy(drawn[self._canaries.coins[drawn]])
         sums, norms = self._inner.clipped_sum(real, l2_clip, augmentation)
-        added = torch.zeros(self._canaries.count).index_fill_(0, torch.from_numpy(drawn), l2_clip) * self._coins
+        added = torch.zeros(self._canaries.count).index_fill_(0, present, l2_clip)
         sums = dict(sums)
         for name, (which, where) in self._canaries.places(self.parameters).items():
             if len(which):
                 flat = sums[name].flatten().clone()
                 flat[where.to(flat.device)] += added[which].to(flat)
                 sums[name] = flat.reshape(sums[name].shape)
-        return ClippedSum(sums, torch.cat([norms, added[torch.from_numpy(drawn)].to(norms)]))
+        return ClippedSum(sums, torch.cat([norms, added[present].to(norms)]))
 
 
 @dataclass(frozen=True)

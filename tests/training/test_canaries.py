@@ -14,6 +14,7 @@ from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Streams
 from sordino.training import SGD, LinearClassifier, Plan, Run, RunError, fit
 from sordino.training.canaries import Canaries, Scoring, WithCanaries, begin_or_resume, keep_outcome, outcome
+from sordino.training.quantile_clip import QuantileClip
 
 CANARIES = Canaries(30, "00" * 16)
 GENERATOR = np.random.default_rng(0)
@@ -44,8 +45,19 @@ def test_a_canary_that_is_in_adds_the_clip_at_its_place_and_the_others_add_nothi
             moved.add(place)
         else:
             assert not change.any()
-        assert len(norms) == 61
+        assert len(norms) == 60 + CANARIES.coins[canary]
     assert len(moved) == CANARIES.coins.sum()
+
+
+def test_a_canary_that_is_out_counts_in_a_quantile_clip_like_an_absent_record() -> None:
+    trainee, clip = started(), QuantileClip(noise_multiplier=10.0)
+
+    def count(indices: list[int]) -> float:
+        return clip.count(trainee.clipped_sum(np.array(indices, dtype=np.int64), 0.3, GENERATOR).norms, 0.3)
+
+    out = [60 + canary for canary in np.flatnonzero(~CANARIES.coins)]
+    for real in ([], list(range(60))):
+        assert count([*real, *out]) == count(real)
 
 
 def test_the_sensitivity_stays_the_clip() -> None:
