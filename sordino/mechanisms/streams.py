@@ -55,6 +55,7 @@ class Streams:
         self._process = os.getpid()
         _LIVING.add(self)
         self.predictable = predictable
+        _no_core_dumps()
 
     @classmethod
     def fresh(cls) -> "Streams":
@@ -95,6 +96,17 @@ def _lose_keys() -> None:
 
 
 os.register_at_fork(after_in_child=_lose_keys)
+
+
+def _no_core_dumps() -> None:
+    """A crash must not write the key to the disk; of this process and its children, from the first key on."""
+    try:
+        import resource
+    except ImportError:  # not on Windows, which has none
+        return
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    # One byte, not none: Linux then keeps the dump from a program in core_pattern too, which has no limit otherwise.
+    resource.setrlimit(resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))
 
 
 def new_secret() -> bytes:

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -165,3 +166,11 @@ def test_a_forked_child_has_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpid", lambda: here + 1)  # a fork that Python was not told of
     with pytest.raises(StreamsError, match="was forked"):
         streams.generator(Stream.NOISE)
+
+
+def test_no_core_is_dumped_once_there_is_a_key() -> None:
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    Streams.fresh()
+    assert 0 <= resource.getrlimit(resource.RLIMIT_CORE)[0] <= 1
+    resource.setrlimit(resource.RLIMIT_CORE, before)

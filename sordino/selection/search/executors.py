@@ -4,17 +4,21 @@ Tasks are taken from their iterator as there is room: the search charges a trial
 is begun, or next. A trial that was cut off goes on from its own folder.
 """
 
+import ipaddress
 import logging
 import multiprocessing
 import os
+import signal
+import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby, islice
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -68,20 +72,26 @@ class Processes:
     @contextmanager
     def at_work(self, material: Material) -> Iterator[Work]:
         threads = max(1, torch.get_num_threads() // self.workers)
+        context = multiprocessing.get_context("spawn")  # a fork would inherit torch's locks, held or not
+        watched, held = context.Pipe(duplex=False)
         pool = ProcessPoolExecutor(
-            self.workers,
-            mp_context=multiprocessing.get_context("spawn"),  # a fork would inherit torch's locks, held or not
-            initializer=_begin,
-            initargs=(material, threads),
+            self.workers, mp_context=context, initializer=_begin, initargs=(material, threads, watched)
         )
-        with pool:
-            yield lambda tasks: self._finished(pool, tasks)
+        with watched, held:
+            try:
+                yield lambda tasks: self._finished(pool, tasks)
+            except BaseException:
+                held.close()  # amid their trials, which resume from their folders
+                pool.shutdown(cancel_futures=True)
+                raise
+            pool.shutdown()
 
     def _finished(self, pool: ProcessPoolExecutor, tasks: Iterable[Task]) -> Iterator[Trial]:
         try:
             waiting: set[Future[Trial]] = set()
             for task in tasks:
-                waiting.add(pool.submit(_train, task))
+                with _interrupts_held():
+                    waiting.add(pool.submit(_train, task))
                 if len(waiting) == self.workers:
                     done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                     yield from (future.result() for future in done)
@@ -96,30 +106,55 @@ class Processes:
 class OnRay:
     """The machines of a Ray cluster, or with the address "local" a Ray of this machine's own.
 
-    All of them must see the search's folder under the same path: trials and their keys are kept there.
+    All of them must see the search's folder under the same path: trials and their keys are kept there. Records and keys
+    go through Ray: whoever may submit work to a cluster can read them. A local one answers this machine alone, asks for
+    a token, and keeps its files in a folder of this user's.
     """
 
     address: str
 
     @contextmanager
     def at_work(self, material: Material) -> Iterator[Work]:
+        if self.address == "local":
+            # Read when Ray is imported: without the first it listens on all interfaces, on Linux.
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
         try:
             import ray
         except ImportError:
             raise ValueError("Ray is not installed: pip install 'sordino[ray]', or leave out --ray") from None
-        ours = not ray.is_initialized()
-        if ours:
-            try:
-                ray.init(self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, ValueError, RuntimeError) as problem:
-                raise ValueError(f"no Ray cluster answers at {self.address!r}: {problem}") from None
-        try:
+        with ExitStack() as stack:
+            if not ray.is_initialized():
+                stack.enter_context(self._started(ray))
             shared, remote = ray.put(material), ray.remote(_train_remotely)
             most = max(1, int(ray.cluster_resources().get("CPU", 1)))
             yield lambda tasks: _finished_on_ray(ray, remote, shared, most, tasks)
-        finally:
-            if ours:
+
+    @contextmanager
+    def _started(self, ray: Any) -> Iterator[None]:
+        with tempfile.TemporaryDirectory(prefix="sordino-", dir=_short_folder(), ignore_cleanup_errors=True) as folder:
+            # Ray opens its own folder to everybody; the one around it stays this user's.
+            kept = {"_temp_dir": f"{folder}/ray"} if self.address == "local" else {}
+            try:
+                ray.init(
+                    self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **kept
+                )
+            except (ConnectionError, ValueError, RuntimeError) as problem:
+                raise ValueError(f"no Ray cluster answers at {self.address!r}: {problem}") from None
+            try:
+                if self.address == "local" and not ipaddress.ip_address(ray.util.get_node_ip_address()).is_loopback:
+                    raise ValueError(
+                        "Ray would answer other machines: do not import it before the search, or set "
+                        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before it is imported"
+                    )
+                yield
+            finally:
                 ray.shutdown()
+
+
+def _short_folder() -> str | None:
+    """Ray puts sockets there, whose paths must be short."""
+    return "/tmp" if Path("/tmp").is_dir() else None
 
 
 def _finished_on_ray(ray: Any, remote: Any, shared: Any, most: int, tasks: Iterable[Task]) -> Iterator[Trial]:
@@ -156,18 +191,31 @@ _given: list[Material] = []
 """What a worker process was given when it began: sent once, not with every task."""
 
 
-def _begin(material: Material, threads: int) -> None:
+def _begin(material: Material, threads: int, watched: Connection) -> None:
+    _end_if(watched.poll(0))  # the search was killed while this process was still importing
+    threading.Thread(target=lambda: _end_if(watched.poll(None)), daemon=True).start()
     torch.set_num_threads(threads)
     _given[:] = [material]
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
 
 def _train(task: Task) -> Trial:
     return train_candidate(task, _given[0])
 
 
-def _end_with_parent(parent: int) -> None:
-    """A worker whose search was killed would hold its trial while the search wants to go on with it."""
-    while os.getppid() == parent:
-        time.sleep(0.2)
-    os._exit(1)
+def _end_if(over: bool) -> None:
+    """A search that ends, however it ends, closes its end of the pipe, and nothing is ever sent through it.
+
+    A worker that stayed would hold private records, and its trial, which the search wants to resume.
+    """
+    if over:
+        os._exit(1)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C reaches all processes of a terminal: those that are started here leave it to the search."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

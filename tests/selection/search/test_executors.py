@@ -2,6 +2,9 @@
 
 import multiprocessing
 import os
+import stat
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -81,6 +84,7 @@ def test_trials_side_by_side_draw_what_they_draw_alone(tmp_path, material, quest
 
 @pytest.mark.usefixtures("one_thread")
 def test_ray_finds_what_one_process_finds(tmp_path, material, question, monkeypatch) -> None:
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # before it is imported
     ray = pytest.importorskip("ray")
     asked = question(GeneticSearch(1, 2))
     here = found_by(None, tmp_path / "here", asked, material)
@@ -89,12 +93,14 @@ def test_ray_finds_what_one_process_finds(tmp_path, material, question, monkeypa
     )
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    try:
+    with OnRay("local")._started(ray):
+        folder = Path(ray._private.worker._global_node.get_session_dir_path()).parents[1]
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert ray.util.get_node_ip_address() == "127.0.0.1"
         assert found_by(OnRay("local"), tmp_path / "there", asked, material) == here
         assert ray.is_initialized(), "a Ray that was there before is left as it was"
-    finally:
-        ray.shutdown()
+    assert not ray.is_initialized()
+    assert not folder.exists()
 
 
 def kill_first_worker() -> None:
@@ -113,6 +119,58 @@ def test_a_worker_that_dies_is_told_of_and_the_search_goes_on(tmp_path, material
     assert {entry.count for entry in paid} == {1}
     search(run, asked, material, ledger)
     assert ledger.entries == paid
+
+
+STOPPED = """
+import os, signal, sys, time
+from pathlib import Path
+import numpy as np
+from sordino.data.samplers import PoissonSampler
+from sordino.selection.search import Dense, DenseLayer
+from sordino.selection.search.candidates import Material, Task, TrialTraining
+from sordino.selection.search.executors import Processes
+from sordino.training import Plan
+
+how, folder = sys.argv[1], Path(sys.argv[2])
+x, y = np.zeros((4, 2), np.float32), np.zeros(4, np.int64)
+
+def task(number, steps):
+    training = TrialTraining(Plan(PoissonSampler(4, 2), 1.0, 100.0, steps))
+    return Task(number, folder / str(number), Dense((DenseLayer(3),), 0.1), training, "zero-out", None, bytes(16))
+
+def tasks():
+    yield task(0, 100_000)
+    if how == "KILL":  # while the worker still imports
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield task(1, 1)
+    while not ((folder / "0" / "checkpoint.safetensors").exists() and (folder / "1" / "trial.json").exists()):
+        time.sleep(0.01)
+    os.killpg(0, signal.SIGINT)  # as Ctrl-C does, while one worker trains and another waits
+
+with Processes(3).at_work(Material(x, y, x, y, 2)) as work:
+    try:
+        list(work(tasks()))
+    except KeyboardInterrupt:
+        print("interrupted")
+        raise SystemExit
+"""
+
+
+@pytest.mark.parametrize(("how", "said"), [("KILL", ""), ("INT", "interrupted\n")])
+def test_no_worker_outlives_its_search(tmp_path: Path, how: str, said: str) -> None:
+    # Returns once nobody holds the output any more: no worker either.
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED, how, tmp_path / "trials"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        start_new_session=True,
+    )
+    assert done.stdout == said
+    assert "Traceback" not in done.stderr
+    assert how == "INT" or not (tmp_path / "trials").exists()
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5])
