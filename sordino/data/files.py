@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data.errors import DataError, reading
-from sordino.data.formats import check_unpacked, idx, is_idx, most_bytes, read_bytes, text, unpacked_npz
+from sordino.data.formats import GZIP, check_text, check_unpacked, idx, is_idx, most_bytes, read_bytes, unpacked_npz
 
 if TYPE_CHECKING:
     import pandas as pd
     from PIL import Image
+    from pyarrow.parquet import ParquetFile
 
 PICTURES = (".png", ".jpg", ".jpeg")
 KINDS = ".npy, .npz, IDX (plain or .gz), .csv, .parquet, .png, .jpg, or a folder of images"
@@ -33,13 +37,14 @@ def read_examples(path: str | Path) -> NDArray[Any] | pd.DataFrame:
     path = Path(path)
     if path.is_dir():
         return _pictures(path)
-    data, suffix = _content(path)
+    data, suffix = _content(path), _suffix(path)
     if suffix == ".npy":
         return _checked(_npy(data, path), path)
     if suffix == ".npz":
         return _checked(_npz(data, path), path)
     if suffix == ".csv":
-        return _table(_csv(data, path), path)
+        [frame] = _csv_blocks(data, path, True, None)
+        return _table(frame, path)
     if suffix == ".parquet":
         return _table(_parquet(data, path), path)
     if suffix in PICTURES:
@@ -56,26 +61,54 @@ def read_cells(path: str | Path) -> pd.DataFrame:
     For those who know from a schema what a column holds: nothing is guessed from the cells, so that 007 stays a word
     and NA may be a category.
     """
+    import pandas as pd
+
+    _, blocks = cell_blocks(path)
+    return pd.concat(list(blocks), ignore_index=True)
+
+
+def cell_blocks(path: str | Path) -> tuple[int, Iterator[pd.DataFrame]]:
+    """The same, some rows at a time, since words take many times the memory of numbers; and how many rows at most."""
     path = Path(path)
-    data, suffix = _content(path)
-    if suffix not in (".csv", ".parquet"):
+    suffix = _suffix(path)
+    if suffix == ".parquet":
+        most, blocks = _parquet_blocks(path)
+    elif suffix == ".csv":
+        data = _content(path)
+        most, blocks = 1 + data.count(b"\n") + data.count(b"\r"), _csv_blocks(data, path, False, _ROWS)
+    else:
+        _content(path)
         raise DataError(f"{path} is not a table; use .csv or .parquet")
-    frame = _csv(data, path, typed=False) if suffix == ".csv" else _parquet(data, path)
-    if frame.empty:
+    return most, _checked_blocks(blocks, path)
+
+
+def _checked_blocks(blocks: Iterator[pd.DataFrame], path: Path) -> Iterator[pd.DataFrame]:
+    rows = 0
+    for frame in blocks:
+        if not all(isinstance(name, str) for name in frame.columns):
+            raise DataError(f"{path} does not name its columns; write their names into the first line")
+        if not frame.columns.is_unique:
+            raise DataError(f"{path}: two columns have the same name; rename one")
+        rows += len(frame)
+        yield frame.reset_index(drop=True)
+    if not rows:
         raise DataError(f"{path} holds no rows (n=0)")
-    if not all(isinstance(name, str) for name in frame.columns):
-        raise DataError(f"{path} does not name its columns; write their names into the first line")
-    if not frame.columns.is_unique:
-        raise DataError(f"{path}: two columns have the same name; rename one")
-    return frame.reset_index(drop=True)
 
 
-def _content(path: Path) -> tuple[bytes, str]:
-    """A file's bytes, gunzipped if need be, and the ending of its name that tells the kind."""
+_ROWS = 2**16
+
+
+def _suffix(path: Path) -> str:
+    """The ending of a file's name that tells its kind."""
+    return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+
+
+def _content(path: Path) -> bytes:
+    """A file's bytes, gunzipped if need be."""
     data = read_bytes(path)
     if not data:
         raise DataError(f"{path} is empty (n=0)")
-    return data, Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+    return data
 
 
 def _npy(data: bytes, path: Path) -> NDArray[Any]:
@@ -113,32 +146,54 @@ def _checked(array: NDArray[Any], path: Path) -> NDArray[Any]:
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _csv(data: bytes, path: Path, typed: bool = True) -> pd.DataFrame:
-    """Cells as numbers where a column has nothing else; not typed, all of them as text."""
+def _csv_blocks(data: bytes, path: Path, typed: bool, rows: int | None) -> Iterator[pd.DataFrame]:
+    """Cells as numbers where a column has nothing else; not typed, all of them as text. Without `rows`, all at once."""
     import pandas as pd
 
-    content = text(data, path).lstrip("\r\n")
-    if "\0" in content:
+    check_text(data, path)
+    if b"\0" in data:
         raise DataError(f"{path} is not a readable CSV file: it is truncated, damaged or of another format")
-    first = content.partition("\n")[0].rstrip()
+    stream = io.BytesIO(data)
+    stream.seek(3 if data.startswith(codecs.BOM_UTF8) else 0)
+    start = stream.tell()
+    while (line := stream.readline()) and not line.strip(b"\r\n"):
+        start = stream.tell()
+    first = line.decode().lstrip("\r").partition("\r")[0].rstrip()
+    stream.seek(start)
     header = None if _is_data(first.split(",")) else 0
     with reading(path, "CSV"):
         names = [name.strip() for name in next(csv.reader([first], skipinitialspace=True), []) if name.strip()]
     if header == 0 and len(set(names)) < len(names):  # pandas would rename the second, and nobody notice
         raise DataError(f"{path}: two columns have the same name; rename one")
+    with _parsing(path):
+        found = pd.read_csv(
+            stream,
+            header=header,
+            index_col=False,
+            skipinitialspace=True,
+            dtype=None if typed else str,
+            keep_default_na=typed,
+            chunksize=rows,
+        )
+        blocks = iter([found]) if isinstance(found, pd.DataFrame) else iter(found)
+    while True:
+        with _parsing(path):
+            block = next(blocks, None)
+        if block is None:
+            return
+        yield block
+
+
+@contextmanager
+def _parsing(path: Path) -> Iterator[None]:
+    import pandas as pd
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # Rows longer than the header would otherwise be cut with no more than a warning.
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            return pd.read_csv(
-                io.StringIO(content),
-                header=header,
-                index_col=False,
-                skipinitialspace=True,
-                dtype=None if typed else str,
-                keep_default_na=typed,
-            )
+            yield
     except pd.errors.EmptyDataError:
         raise DataError(f"{path} is empty (n=0)") from None
     except pd.errors.ParserError as error:
@@ -163,31 +218,57 @@ def _is_data(cells: list[str]) -> bool:
 
 def _parquet(data: bytes, path: Path) -> pd.DataFrame:
     import pandas as pd
+    from pyarrow.parquet import ParquetFile
 
     with reading(path, "Parquet"):
-        _check_parquet(data, path)
+        with ParquetFile(io.BytesIO(data)) as file:
+            _check_parquet(file, path)
         return pd.read_parquet(io.BytesIO(data))
 
 
-def _check_parquet(data: bytes, path: Path) -> None:
-    """Refuse a file whose values, written out, would not fit: repeated ones take next to nothing in it."""
-    from pyarrow.parquet import ParquetFile
+def _parquet_blocks(path: Path) -> tuple[int, Iterator[pd.DataFrame]]:
+    """From the disk, unless it is gzipped: the file itself need not be in memory."""
+    with reading(path, "data"), path.open("rb") as stream:
+        start = stream.read(2)
+    if not start:
+        raise DataError(f"{path} is empty (n=0)")
+    source = io.BytesIO(read_bytes(path)) if start == GZIP else path
+    with reading(path, "Parquet"):
+        from pyarrow.parquet import ParquetFile
 
-    most = most_bytes()
-    with ParquetFile(io.BytesIO(data)) as file:
-        facts = file.metadata
-        groups = [facts.row_group(place) for place in range(facts.num_row_groups)]
-        chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
-        check_unpacked(sum(8 * chunk.num_values + chunk.total_uncompressed_size for chunk in chunks), path, most)
-        # No value is longer than all of its chunk. Where that bound is too much, they are counted.
-        longest = [chunk.total_uncompressed_size for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"]
-        counts = [chunk.num_values for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"]
-        if sum(length * count for length, count in zip(longest, counts, strict=True)) <= most:
-            return
-        rows, total = max(1, min(2**16, most // (len(longest) * max(longest)))), 0
-        for batch in file.iter_batches(batch_size=rows):
-            total += batch.nbytes
-            check_unpacked(total, path, most)
+        file = ParquetFile(source, buffer_size=2**20, pre_buffer=False)
+        _check_parquet(file, path)
+        rows = file.metadata.num_rows
+
+    def blocks() -> Iterator[pd.DataFrame]:
+        with file:
+            batches = file.iter_batches(batch_size=_ROWS)
+            while True:
+                with reading(path, "Parquet"):
+                    batch = next(batches, None)
+                    frame = None if batch is None else batch.to_pandas()
+                if frame is None:
+                    return
+                yield frame
+
+    return rows, blocks()
+
+
+def _check_parquet(file: ParquetFile, path: Path) -> None:
+    """Refuse a file whose values, written out, would not fit: repeated ones take next to nothing in it."""
+    most, facts = most_bytes(), file.metadata
+    groups = [facts.row_group(place) for place in range(facts.num_row_groups)]
+    chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
+    check_unpacked(sum(8 * chunk.num_values + chunk.total_uncompressed_size for chunk in chunks), path, most)
+    # No value is longer than all of its chunk. Where that bound is too much, they are counted.
+    longest = [chunk.total_uncompressed_size for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"]
+    counts = [chunk.num_values for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"]
+    if sum(length * count for length, count in zip(longest, counts, strict=True)) <= most:
+        return
+    rows, total = max(1, min(2**16, most // (len(longest) * max(longest)))), 0
+    for batch in file.iter_batches(batch_size=rows):
+        total += batch.nbytes
+        check_unpacked(total, path, most)
 
 
 def _table(frame: pd.DataFrame, path: Path) -> NDArray[Any] | pd.DataFrame:

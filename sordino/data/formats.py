@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -19,6 +20,8 @@ from sordino.mechanisms import memory
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _IDX_MOST_DIMENSIONS = 8
 _READ = 2**20
+GZIP = b"\x1f\x8b"
+"""The first bytes of a gzip file."""
 _CIFAR_PIXELS = 3 * 32 * 32
 # ITU-R 601 luma in 16-bit fixed point, rounding as Pillow's convert("L") does.
 _LUMA = np.array([19595, 38470, 7471], np.uint32)
@@ -26,7 +29,7 @@ _LUMA = np.array([19595, 38470, 7471], np.uint32)
 
 def gunzip(data: bytes, where: object) -> bytes:
     """The content of gzipped bytes; anything else is returned as it is."""
-    if data[:2] != b"\x1f\x8b":
+    if data[:2] != GZIP:
         return data
     with reading(str(where), "gzip"), gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
         return limited(stream, where)
@@ -155,6 +158,17 @@ def text(data: bytes, where: object) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{where} is not UTF-8 text (byte {error.start:,}); save it as UTF-8") from None
+
+
+def check_text(data: bytes, where: object) -> None:
+    """The same refusal, without making the text: a piece at a time."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(data), _READ):
+        try:
+            decoder.decode(data[start : start + _READ], final=start + _READ >= len(data))
+        except UnicodeDecodeError as error:
+            place = start - len(decoder.getstate()[0]) + error.start
+            raise DataError(f"{where} is not UTF-8 text (byte {place:,}); save it as UTF-8") from None
 
 
 def csv_rows(data: bytes, where: object, fields: int) -> list[tuple[int, list[str]]]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sordino.budget import Ledger
 from sordino.data.dataset import Column, Dataset, Facts, Split
 from sordino.data.errors import DataError, reading
-from sordino.data.files import read_cells
+from sordino.data.files import cell_blocks, read_cells
 from sordino.data.formats import read_bytes, text
 from sordino.mechanisms.bounds import private_bounds
 
@@ -181,17 +181,41 @@ def read_table(path: str | Path, schema: Schema) -> Split:
     Numbers outside their bounds come back as they are: encoders cut them. A cell that does not fit is named by row and
     column, both as they stand in the file, never by its value. Other columns of the file are not read.
     """
-    cells = _cells(path, schema.columns, schema.target)
-    target = cells[schema.target.name]
-    content = _content(cells, schema.columns, path)
-    if schema.target.categories is None:
-        return Split(content, _numbers(target, schema.target.name, path))
-    return Split(content, _codes(target, schema.target, path))
+    content, target = _read(path, schema.columns, schema.target)
+    assert target is not None
+    return Split(content, target if schema.target.categories is None else target.astype(np.int64))
 
 
 def read_inputs(path: str | Path, columns: tuple[Column, ...]) -> pd.DataFrame:
     """The same of rows whose target is not known, or not asked for."""
-    return _content(_cells(path, columns), columns, path)
+    return _read(path, columns, None)[0]
+
+
+def _read(
+    path: str | Path, columns: tuple[Column, ...], target: Column | None
+) -> tuple[pd.DataFrame, NDArray[Any] | None]:
+    """Numbers and places among categories, made of a block of the file's cells after another."""
+    import pandas as pd
+
+    wanted = [*columns, *([] if target is None else [target])]
+    most, blocks = cell_blocks(path)
+    # Room for the most rows that there may be: pages that are never written take no memory.
+    found = {c.name: np.empty(most, np.float64 if c.categories is None else np.int32) for c in wanted}
+    row = 0
+    for cells in blocks:
+        _refuse_missing(cells, wanted, target, path)
+        for column in wanted:
+            values = (_codes if column.categories is not None else _numbers)(cells[column.name], column, path, row)
+            found[column.name][row : row + len(cells)] = values
+        row += len(cells)
+    content: dict[str, Any] = {name: values[:row] for name, values in found.items()}
+    for column in columns:
+        if column.categories is not None:
+            index = pd.Index(column.categories)
+            content[column.name] = pd.Categorical.from_codes(content[column.name], categories=index)
+    labels = None if target is None else content.pop(target.name)
+    # Without a copy in blocks of columns of one kind, which would be as much memory again.
+    return pd.DataFrame(content, copy=False), labels
 
 
 def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -203,30 +227,14 @@ def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _cells(path: str | Path, columns: tuple[Column, ...], target: Column | None = None) -> pd.DataFrame:
-    cells = read_cells(path)
-    wanted = [column.name for column in columns] + ([] if target is None else [target.name])
-    missing = [name for name in wanted if name not in cells]
+def _refuse_missing(cells: pd.DataFrame, wanted: list[Column], target: Column | None, path: str | Path) -> None:
+    missing = [column.name for column in wanted if column.name not in cells]
     if missing:
         named = ", ".join(
             repr(name) + " (the target)" * (target is not None and name == target.name) for name in missing
         )
         plural = "s" * (len(missing) > 1)
         raise DataError(f"{path} lacks the column{plural} {named} of the schema; correct the file or the schema")
-    return cells
-
-
-def _content(cells: pd.DataFrame, columns: tuple[Column, ...], path: str | Path) -> pd.DataFrame:
-    import pandas as pd
-
-    content: dict[str, Any] = {}
-    for column in columns:
-        if column.categories is None:
-            content[column.name] = _numbers(cells[column.name], column.name, path)
-        else:
-            codes = _codes(cells[column.name], column, path)
-            content[column.name] = pd.Categorical.from_codes(codes, categories=pd.Index(column.categories))
-    return pd.DataFrame(content)
 
 
 def _check(column: Column) -> None:
@@ -316,13 +324,14 @@ def _as_numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
     return np.asarray(pd.to_numeric(_words(cells), errors="coerce").to_numpy(np.float64, na_value=np.nan))
 
 
-def _numbers(cells: pd.Series[Any], name: str, where: object) -> NDArray[np.float64]:
+def _numbers(cells: pd.Series[Any], column: Column, where: object, row: int) -> NDArray[np.float64]:
+    """Of cells that begin at this row of the file."""
     numbers = _as_numbers(cells)
-    _refuse_first(~np.isfinite(numbers), name, where, "not a finite number")
+    _refuse_first(~np.isfinite(numbers), column.name, where, row, "not a finite number")
     return numbers
 
 
-def _codes(cells: pd.Series[Any], column: Column, where: object) -> NDArray[np.int64]:
+def _codes(cells: pd.Series[Any], column: Column, where: object, row: int) -> NDArray[np.int32]:
     """The place of each cell among the categories; a missing cell is the empty word, as in a CSV file.
 
     A word that is not declared may be a number that another format writes otherwise: 1 and 1.0 are one then.
@@ -332,11 +341,12 @@ def _codes(cells: pd.Series[Any], column: Column, where: object) -> NDArray[np.i
     words = cells.astype("string").str.strip().fillna("")
     otherwise = words.str.replace(_WHOLE, r"\1", regex=True).map(numbers)
     codes = words.map(places).fillna(otherwise).to_numpy(np.float64, na_value=np.nan)
-    _refuse_first(np.isnan(codes), column.name, where, f"none of the {len(places)} declared categories")
-    return codes.astype(np.int64)
+    _refuse_first(np.isnan(codes), column.name, where, row, f"none of the {len(places)} declared categories")
+    return codes.astype(np.int32)
 
 
-def _refuse_first(wrong: NDArray[np.bool_], name: str, where: object, what: str) -> None:
+def _refuse_first(wrong: NDArray[np.bool_], name: str, where: object, row: int, what: str) -> None:
     """Name the first wrong cell by its place."""
     if wrong.any():
-        raise DataError(f"{where}, row {int(wrong.argmax()) + 1}, column {name!r}: {what}; correct or drop the row")
+        first = row + int(wrong.argmax()) + 1
+        raise DataError(f"{where}, row {first}, column {name!r}: {what}; correct or drop the row")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sordino.data import Column, DataError
 from sordino.features.feature import Feature
+from sordino.mechanisms import memory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,16 +45,24 @@ class OneHot(Feature):
 
     def __call__(self, table: "pd.DataFrame") -> NDArray[np.float32]:
         _refuse_missing(self.columns, table)
-        blocks = [self._encode(column, table[column.name]) for column in self.columns]
-        return np.concatenate(blocks, axis=1).astype(np.float32)
+        widths = [1 if column.categories is None else len(column.categories) for column in self.columns]
+        _refuse_too_wide(len(table), widths, self.columns)
+        rows = np.zeros((len(table), sum(widths)), np.float32)
+        for column, block in zip(self.columns, np.split(rows, np.cumsum(widths)[:-1], axis=1), strict=True):
+            self._encode(column, table[column.name], block)
+        return rows
 
-    def _encode(self, column: Column, values: "pd.Series[Any]") -> NDArray[Any]:
+    def _encode(self, column: Column, values: "pd.Series[Any]", into: NDArray[np.float32]) -> None:
         if column.bounds is not None:
             low, high = column.bounds
-            return np.clip((_numbers(column, values) - low) / (high - low), 0, 1)[:, None]
+            into[:, 0] = np.clip((_numbers(column, values) - low) / (high - low), 0, 1)
+            return
+        from pandas import Index
+
         categories = column.categories or ()
-        _refuse_first(~values.isin(categories).to_numpy(), column, f"is none of the {len(categories)} documented ones")
-        return np.stack([(values == category).to_numpy() for category in categories], axis=1)
+        places = Index(categories).get_indexer(Index(values))
+        _refuse_first(places < 0, column, f"is none of the {len(categories)} documented ones")
+        into[np.arange(len(values)), places] = 1
 
 
 @dataclass(frozen=True)
@@ -133,6 +142,13 @@ def neutral_cuts(columns: Sequence[Column], bins: int = 10) -> dict[str, tuple[f
 
 
 _LONG = 1000.0
+
+
+def _refuse_too_wide(n: int, widths: Sequence[int], columns: Sequence[Column]) -> None:
+    """Before anything is charged or allocated; n and the widths are public."""
+    most = columns[int(np.argmax(widths))]
+    remedy = f"column {most.name!r} becomes {max(widths):,} numbers a row; merge its categories, or leave columns out"
+    memory.require(6.0 * n * sum(widths), f"a table of {n:,} rows as {sum(widths):,} numbers each", remedy)
 
 
 def _refuse_missing(columns: Sequence[Column], table: "pd.DataFrame") -> None:

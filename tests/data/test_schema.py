@@ -1,6 +1,7 @@
 """Users' tables under a schema: what fits is read, what does not is named by its place, no domain is read off rows."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sordino.budget import BudgetExceeded, Ledger
-from sordino.data import Column, DataError
+from sordino.data import Column, DataError, files
 from sordino.data.schema import Schema, read_table
 from sordino.features.encoding import OneHot
 
@@ -232,3 +233,36 @@ def test_a_schema_file_of_endless_depth(tmp_path, opening):
     path.write_text(opening * 100_000)
     with pytest.raises(DataError, match=r"deep\.json is not a readable schema file"):
         Schema.read(path)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "csv.gz"])
+def test_a_table_is_read_block_by_block(tmp_path, monkeypatch, ending):
+    generator, n = np.random.default_rng(0), 1000
+    table = pd.DataFrame({"age": generator.random(n), "work": generator.choice(["a", "b"], n), "y": range(n)})
+    path = tmp_path / f"table.{ending}"
+    save = table.to_parquet if ending == "parquet" else lambda path: table.to_csv(path, index=False)
+    save(path)
+    schema = Schema((Column("age", bounds=(0, 1)), Column("work", ("a", "b"))), Column("y", bounds=(0, n)))
+    whole = read_table(path, schema)
+    monkeypatch.setattr(files, "_ROWS", 37)
+    in_blocks = read_table(path, schema)
+    pd.testing.assert_frame_equal(in_blocks.x, whole.x)
+    np.testing.assert_array_equal(in_blocks.y, np.arange(n))
+    table.loc[500, "work"] = "c"
+    save(path)
+    with pytest.raises(DataError, match="row 501, column 'work': none of the 2 declared categories"):
+        read_table(path, schema)
+
+
+def test_a_table_of_numbers_is_never_all_words(tmp_path, monkeypatch):
+    n = 10_000
+    monkeypatch.setattr(files, "_ROWS", 500)
+    table = pd.DataFrame(np.random.default_rng(0).random((n, 10)), columns=list("abcdefghij"))
+    table.to_csv(tmp_path / "table.csv", index=False)
+    schema = Schema(tuple(Column(name, bounds=(0, 1)) for name in "abcdefghi"), Column("j", bounds=(0, 1)))
+    tracemalloc.start()
+    read_table(tmp_path / "table.csv", schema)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # The file, the numbers, and some more; its text in four bytes a letter was as much as the file four times.
+    assert peak < 2 * (tmp_path / "table.csv").stat().st_size + 2 * 8 * n * 10

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sordino.data import Column, DataError
 from sordino.features.encoding import CentredOneHot, OneHot, Scaled, neutral_cuts
+from sordino.mechanisms import memory
 
 COLUMNS = (Column("age", bounds=(0, 100)), Column("colour", categories=("red", "green", "blue")))
 
@@ -98,3 +99,12 @@ def test_neutral_cuts_follow_from_the_bounds_alone() -> None:
     CentredOneHot(columns, cuts)
     with pytest.raises(DataError, match="at least 2 bins"):
         neutral_cuts(columns, 1)
+
+
+def test_a_table_that_becomes_too_wide_is_refused_before_it_takes_memory(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 1e6)
+    many = Column("zip", tuple(map(str, range(1000))))
+    encode = OneHot([Column("age", bounds=(0, 1)), many])
+    assert encode(pd.DataFrame({"age": [0.5], "zip": ["7"]})).shape == (1, 1001)
+    with pytest.raises(memory.NotEnoughMemory, match="column 'zip' becomes 1,000 numbers a row; merge its categories"):
+        encode(pd.DataFrame({"age": [0.5] * 500, "zip": ["7"] * 500}))

@@ -1,12 +1,12 @@
 """The records of a search from a named dataset or a user's table: encoded on a public scale, split record by record."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sordino.data import DataError, Dataset, Facts, is_named, load
+from sordino.data import DataError, Dataset, Facts, Split, is_named, load
 from sordino.data.schema import Schema, read_table, under
 from sordino.data.splits import set_aside
 from sordino.features.encoding import OneHot, Scaled
@@ -40,9 +40,15 @@ class Records:
                 f"{source} is of the kind {dataset.facts.kind} with the task {dataset.facts.task}: searching and "
                 "tuning are for classes of images, vectors or table rows"
             )
-        (train, judged), feature = set_aside(dataset.train), feature_of(dataset.facts, source)
-        train_x, classes = as_array(feature(train.x)), len(dataset.facts.classes)
-        material = Material(train_x, train.y, as_array(feature(judged.x)), judged.y, classes)
+        feature, classes = feature_of(dataset.facts, source), len(dataset.facts.classes)
+        # A table takes more memory than its numbers, and images less: the smaller of them is what is split and copied.
+        if dataset.facts.kind == "table":
+            dataset = replace(dataset, train=Split(as_array(feature(dataset.train.x)), dataset.train.y))
+            train, judged = set_aside(dataset.train)
+        else:
+            train, judged = (Split(as_array(feature(part.x)), part.y) for part in set_aside(dataset.train))
+        train_x = train.x
+        material = Material(train_x, train.y, judged.x, judged.y, classes)
         test = None
         if len(dataset.test):
             test_x = as_array(feature(dataset.test.x))
