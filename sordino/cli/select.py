@@ -19,7 +19,7 @@ from sordino.cli.table_arguments import (
     Target,
     table_file,
 )
-from sordino.cli.table_ledger import SELECTION, TableLedger, in_words, state, told
+from sordino.cli.table_ledger import SELECTION, TableLedger, in_words, is_unspent, state, told
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
@@ -82,7 +82,7 @@ def select(
     _check_room(method, table, account.now(), share, trials, private_bounds)
     parts = set_aside(table.read())
     # Last, so that what is refused leaves no folder behind.
-    run = Run.create(out, "select")
+    run = Run.at(out) if out is not None and is_unspent(out) else Run.create(out, "select")
     spent = account.opened(run.folder)
     chosen = _chosen(method, table.schema, parts, spent, size, share, trials, private_bounds)
     answer = _answer(method, chosen, spent, run.folder)

@@ -209,6 +209,17 @@ def holds_account(folder: Path) -> bool:
     return _binding(folder / "ledger.json").exists()
 
 
+def is_unspent(folder: Path) -> bool:
+    """Whether a command for tables was stopped in this folder before it charged anything to the folder's own ledger."""
+    from sordino.budget import Ledger
+    from sordino.budget.ledger_file import partial_of
+
+    own = folder / "ledger.json"
+    names = {path.name for path in folder.iterdir()} if holds_account(folder) else {"nothing of ours"}
+    ours = {own.name, f"{own.name}.lock", partial_of(own).name, "private", _ELSEWHERE}
+    return names <= ours and not (own.exists() and Ledger.open(own).entries)
+
+
 def _binding(path: Path) -> Path:
     return path.parent / "private" / f"{path.stem}.table.json"
 

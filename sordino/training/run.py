@@ -158,8 +158,10 @@ class Run:
 
 
 def _ours(path: Path) -> bool:
-    """What a run that was killed in its first moment leaves behind."""
-    return path.suffix == ".partial" or (path.name == "private" and not any(path.iterdir()))
+    """What a run that was killed in its first moment leaves behind: files without their names yet, and locks."""
+    if path.name == "private" and path.is_dir():
+        return all(_ours(inner) for inner in path.iterdir())
+    return path.suffix in (".partial", ".lock") or path.name == "lock"
 
 
 def _seal(content: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """One ledger, one state of one table: every command refuses another before it spends, in one line."""
 
 import json
+import os
 import shutil
 import stat
 from collections.abc import Callable
@@ -345,3 +346,38 @@ def test_a_delta_above_one_in_n_is_warned_of(sordino: Callable[..., Any], files:
     options = () if command == "select" else ("--out", "out")
     outcome = sordino(*asked(command, *options, "--delta", 0.0035))  # above 1/300, and below 1/240
     assert outcome.err.count("not below 1/n=0.00333") == 1, outcome.err
+
+
+class Killed(BaseException):
+    """Stands for a process that ends at once."""
+
+
+@pytest.mark.parametrize(("command", "writes"), [*((command, 1) for command in COMMANDS), ("select", 2)])
+def test_a_folder_killed_in_its_first_moments_is_taken_up_by_the_same_command(
+    sordino: Callable[..., Any], files: Path, monkeypatch: pytest.MonkeyPatch, command: str, writes: int
+) -> None:
+    replace, left = os.replace, iter(range(writes - 1))
+
+    def killed(source: Any, target: Any) -> None:
+        if next(left, None) is None:
+            raise Killed
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(Killed):
+            sordino(*asked(command, "--out", "out"))
+    assert (files / "out" / "private").is_dir()
+    outcome = sordino(*asked(command, "--out", "out", "--json"))
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["epsilon"] <= 2
+
+
+def test_a_selection_that_was_charged_is_not_made_again_in_its_folder(sordino: Callable[..., Any], files: Path) -> None:
+    assert sordino(*asked("select", "--out", "out")).code == 0
+    for path in (files / "out").glob("*.json"):
+        if path.name != "ledger.json":
+            path.unlink()
+    outcome = sordino(*asked("select", "--out", "out"))
+    assert outcome.code == 2
+    assert "exists and is not an unfinished run" in outcome.err
