@@ -38,7 +38,9 @@ NOT_COVERED = (
     "what was done to the data before this ledger was opened, or by programs that do not write to it",
     "what draws from the same ledger after this was written: `sordino ledger` shows it as it stands",
     "a person with several records: ε is per record",
-    "timing, memory, and the finite precision of floating-point noise",
+    "timing and memory",
+    "the finite precision of noise that is drawn and added in floating point: that of training's steps, unless a note "
+    "says that they are exact, and of convex objectives; statistics, tables and scores are drawn exactly, on a grid",
     "whoever can read the run's private folder while it trains, or goes on with several copies of an unfinished run",
     "the truth of what the data says about groups: privacy of a record does not hide what a population shares",
 )

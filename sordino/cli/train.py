@@ -33,6 +33,9 @@ def train(
     canaries: Annotated[
         int, typer.Option(min=0, help="Synthetic records that take part, so that `sordino audit` can audit this run.")
     ] = 0,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Draw training's noise exactly, proof against floating-point leaks; slower.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; an unfinished run in it goes on. Default: under runs/.")
     ] = None,
@@ -46,7 +49,7 @@ def train(
             f"{dataset} is a table of your own: `sordino advise --carry-out`, `sordino tune` and `sordino search` "
             "are for those"
         )
-    _train(Request(dataset, recipe, epsilon, delta, seed, canaries), out, as_json)
+    _train(Request(dataset, recipe, epsilon, delta, seed, canaries, exact), out, as_json)
 
 
 def resume(run: RunFolder, as_json: Json = False) -> None:

@@ -25,6 +25,8 @@ class Request:
     seed: int | None = None
     canaries: int = 0
     """Synthetic records that take part for an audit."""
+    exact: bool = False
+    """Whether the noise of training is drawn exactly, on a public grid (`Plan.exact`)."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.dataset, str) and isinstance(self.recipe, str)):

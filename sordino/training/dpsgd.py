@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.gradients.mixing import ExamplesMixError
+from sordino.mechanisms.exact import COUNT_UNIT, noisy_sum
 from sordino.mechanisms.gaussian import gaussian_noise
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.averaging import Averaging
@@ -174,24 +175,30 @@ train_steps = at_once(steps_until, "train_steps")
 def release(clipped: ClippedSum, l2_clip: float, plan: Plan, streams: Streams, step: int) -> tuple[Weights, float]:
     """All that a step shows of its draw: the noisy mean gradient, and the clip of the next step.
 
-    Guarantee: one of the plan's step events, if each example's part of the sums is within l2_clip.
+    Guarantee: one of the plan's step events, if each example's part of the sums is within l2_clip. The count of a
+    quantile clip is a single number that everybody sees: its noise is always exact.
     """
     generator = streams.generator(Stream.NOISE, step)
     mean = noisy_mean(clipped.sums, l2_clip, plan, generator)
     if plan.quantile_clip is None:
         return mean, l2_clip
-    noise = gaussian_noise(generator, (), plan.quantile_clip.noise_multiplier * SENSITIVITY)
-    count = plan.quantile_clip.count(clipped.norms, l2_clip) + float(noise)
+    units = np.array(round(plan.quantile_clip.count(clipped.norms, l2_clip) / COUNT_UNIT))
+    deviation = plan.quantile_clip.noise_multiplier * SENSITIVITY * plan.sensitivity_of_count
+    count = float(noisy_sum(generator, units, COUNT_UNIT, deviation))
     return mean, plan.quantile_clip.next_clip(l2_clip, count, plan.sampler.expected_batch_size, plan.l2_clip)
 
 
 def noisy_mean(sums: Weights, l2_clip: float, plan: Plan, generator: np.random.Generator) -> Weights:
     """The sums with the plan's noise, divided by the public expected batch size, never by the realised one."""
     deviation = plan.noise_multiplier * l2_clip
+    if plan.exact:
+        deviation *= plan.sensitivity(sum(value.numel() for value in sums.values()))
     mean = {}
     for names in _together(sums):
         flat = torch.cat([sums[name].flatten() for name in names])
-        if plan.private:
+        if plan.exact:
+            total = _exact_total(flat, l2_clip, plan, deviation, generator)
+        elif plan.private:
             total = torch.from_numpy(gaussian_noise(generator, tuple(flat.shape), deviation)).to(flat.device).add_(flat)
         else:  # a plan that promises nothing has no noise, and zeros would cost as much to draw
             total = flat.double()
@@ -199,6 +206,12 @@ def noisy_mean(sums: Weights, l2_clip: float, plan: Plan, generator: np.random.G
         for name, part in zip(names, total.split([sums[name].numel() for name in names]), strict=True):
             mean[name] = part.view(sums[name].shape)
     return mean
+
+
+def _exact_total(flat: Tensor, l2_clip: float, plan: Plan, deviation: float, generator: np.random.Generator) -> Tensor:
+    """Sums in whole units with exactly rounded noise."""
+    units = np.rint(flat.double().cpu().numpy() / l2_clip / plan.unit).astype(np.int64)
+    return torch.from_numpy(noisy_sum(generator, units, l2_clip * plan.unit, deviation)).to(flat.device)
 
 
 def _together(sums: Weights) -> Iterator[list[str]]:
@@ -225,6 +238,16 @@ def refuse_mixing(trainee: Trainee, private: bool) -> None:
         raise ExamplesMixError(
             "examples mix in this model, so no clip bounds what one of them does: train it under a plan that says so "
             "(examples_mix=True, charged ε=∞), or compute each example's output from that example alone"
+        )
+
+
+def refuse_single_precision(parameters: Weights, plan: Plan) -> None:
+    """What an exact plan counts for rounding holds in double precision alone."""
+    narrow = [name for name, value in parameters.items() if value.dtype != torch.float64]
+    if plan.exact and narrow:
+        raise ValueError(
+            f"an exact plan needs sums in double precision, and {narrow[0]} is not: pass model.double() and inputs in "
+            "float64, or leave exact out"
         )
 
 

@@ -13,7 +13,16 @@ from sordino.training import continuity
 from sordino.training.averaging import Averaging
 from sordino.training.checkpoint import Checkpoint, whole
 from sordino.training.continuity import Continuity
-from sordino.training.dpsgd import Standing, Steps, Trainee, Training, at_once, check_finite, steps_until
+from sordino.training.dpsgd import (
+    Standing,
+    Steps,
+    Trainee,
+    Training,
+    at_once,
+    check_finite,
+    refuse_single_precision,
+    steps_until,
+)
 from sordino.training.optimisers import Optimiser
 from sordino.training.plan import Plan
 from sordino.training.run import Run, RunError
@@ -52,6 +61,7 @@ def fitting(
     if block < 1:
         raise ValueError(f"checkpoint_every must be at least 1, not {checkpoint_every}")
     training = Training(plan, trainee, optimiser, averaging)
+    refuse_single_precision(trainee.parameters, plan)
     with run.alone(), continuity.until_diverged(run):
         ledger.reload()
         if run.model.exists():

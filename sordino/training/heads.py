@@ -21,7 +21,8 @@ _BLOCK = 1000
 
 
 class Head(Protocol):
-    def trainee(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> Trainee: ...
+    def trainee(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int, *, double: bool = False) -> Trainee:
+        """With `double`, all in double precision, as an exact plan wants it."""
 
     def scores(self, weights: Weights, x: NDArray[np.float32], classes: int) -> Tensor:
         """Of each class for each example; ValueError if the weights are not such a model's."""
@@ -31,8 +32,8 @@ class Head(Protocol):
 class LinearHead:
     """Multinomial logistic regression on the features as one vector."""
 
-    def trainee(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> Trainee:
-        return LinearClassifier(x.reshape(len(x), -1), y, classes)
+    def trainee(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int, *, double: bool = False) -> Trainee:
+        return LinearClassifier(x.reshape(len(x), -1), y, classes, double=double)
 
     def scores(self, weights: Weights, x: NDArray[np.float32], classes: int) -> Tensor:
         width = x[:1].size
@@ -41,7 +42,8 @@ class LinearHead:
             "bias": (classes,),
         }:
             raise ValueError(f"not the weights of a linear model from {width} numbers to {classes} classes")
-        return predict(weights, torch.from_numpy(x.reshape(len(x), -1)))
+        single = {name: value.float() for name, value in weights.items()}
+        return predict(single, torch.from_numpy(x.reshape(len(x), -1)))
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,14 @@ class NetworkHead:
         shifts = "" if self.shifts is None else f", {self.shifts}"
         return f"NetworkHead({name}{scale}{', orthogonal' if self.orthogonal else ''}{shifts})"
 
-    def trainee(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> Trainee:
+    def trainee(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int, *, double: bool = False) -> Trainee:
         views = 1 if self.shifts is None else self.shifts.views
-        start = partial(self._start, classes)
-        return ModuleTrainee(start, cross_entropy, self._scaled(x), y, augment=self.shifts, views=views)
+        start = partial(self._start, classes, double)
+        inputs = self._scaled(x).astype(np.float64 if double else np.float32, copy=False)
+        return ModuleTrainee(start, cross_entropy, inputs, y, augment=self.shifts, views=views)
 
-    def _start(self, classes: int) -> nn.Module:
-        model = self.build(classes)
+    def _start(self, classes: int, double: bool) -> nn.Module:
+        model = self.build(classes).to(torch.float64 if double else torch.float32)
         if self.orthogonal:
             layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
             for layer in layers:

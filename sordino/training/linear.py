@@ -20,36 +20,44 @@ _PIECE_BYTES = 2**22
 
 
 class LinearClassifier:
-    """Multinomial logistic regression on (n, d) float32 vectors with integer labels below `classes`."""
+    """Multinomial logistic regression on (n, d) vectors with integer labels below `classes`.
 
-    def __init__(self, vectors: NDArray[np.float32], labels: NDArray[np.int64], classes: int) -> None:
+    In single precision, or with `double` in double precision, as an exact plan wants it.
+    """
+
+    def __init__(
+        self, vectors: NDArray[np.floating], labels: NDArray[np.int64], classes: int, *, double: bool = False
+    ) -> None:
         if vectors.ndim != 2 or labels.shape != (len(vectors),):
             raise ValueError(f"expected vectors (n, d) and n labels, not {vectors.shape} and {labels.shape}")
         # Said this way round, a label that is not a number at all is outside too.
         outside = np.flatnonzero(~((labels >= 0) & (labels < classes) & (labels == np.floor(labels))))
         if len(outside):
             raise ValueError(f"the label of row {outside[0] + 1} is not among the {classes} classes")
-        self._vectors = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
+        self._vectors = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float64 if double else np.float32))
         self._labels = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
         # A vector that is not finite, or too large for float32 to clip exactly, has a norm of infinity and adds zero.
         norms = torch.linalg.vector_norm(self._vectors, dim=1, dtype=torch.float64).square().add(1).sqrt()
         self._norms = torch.where(norms < _LARGEST_NORM, norms, torch.inf)
-        self._held = torch.empty(max(1, _PIECE_BYTES // (4 * max(1, vectors.shape[1]))), vectors.shape[1])
+        rows = max(1, _PIECE_BYTES // (self._vectors.element_size() * max(1, vectors.shape[1])))
+        self._held = self._vectors.new_empty(rows, vectors.shape[1])
         self._classes = classes
-        self.parameters: dict[str, Tensor] = {}
+        self.parameters = self._zeros()
 
     def facts(self) -> dict[str, Any]:
         """What the model is, for binding a run to it."""
-        return {"model": "linear", "classes": self._classes, "width": self._vectors.shape[1]}
+        double = {"double": True} if self._vectors.dtype == torch.float64 else {}
+        return {"model": "linear", "classes": self._classes, "width": self._vectors.shape[1], **double}
 
     def initialise(self, streams: Streams) -> None:
         """Start at zero: the loss is convex, so no symmetry needs breaking."""
-        self.parameters = {
-            "weight": torch.zeros(self._classes, self._vectors.shape[1]),
-            "bias": torch.zeros(self._classes),
-        }
+        self.parameters = self._zeros()
 
-    def data(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def _zeros(self) -> dict[str, Tensor]:
+        width = self._vectors.shape[1]
+        return {"weight": self._vectors.new_zeros(self._classes, width), "bias": self._vectors.new_zeros(self._classes)}
+
+    def data(self) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
         """The private arrays, for binding a run to them."""
         return self._vectors.numpy(), self._labels.numpy()
 
@@ -84,7 +92,8 @@ class LinearClassifier:
         residuals[own] = 0
         residuals[own] = -residuals.sum(dim=1)
         # In double precision: squares of small residuals vanish in float32, and with them the clip of a large input.
-        norms: Tensor = (self._norms[rows] * torch.linalg.vector_norm(residuals, dim=1, dtype=torch.float64)).float()
+        norms: Tensor = self._norms[rows] * torch.linalg.vector_norm(residuals, dim=1, dtype=torch.float64)
+        norms = norms.to(inputs.dtype)
         factors = (l2_clip / norms).clamp(max=1)
         # A factor near the end of float32 would be rounded beyond use, and the clip with it.
         usable = torch.isfinite(norms) & (factors > _LEAST_FACTOR)

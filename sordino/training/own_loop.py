@@ -17,7 +17,7 @@ from sordino.gradients import ClippedGradients, Clipping
 from sordino.gradients.batches import Loss
 from sordino.mechanisms.streams import Stream, Streams, secret_from_seed
 from sordino.training.augmentation import Augment, check_views, refuse_mixing_views, views_of
-from sordino.training.dpsgd import ClippedSum, release
+from sordino.training.dpsgd import ClippedSum, refuse_single_precision, release
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import QuantileClip
 from sordino.training.rows import Collate, Rows
@@ -53,11 +53,13 @@ def make_private(
     what: str = "training",
     part: str = "train",
     seed: int | None = None,
+    exact: bool = False,
 ) -> "PrivateLoop":
     """Private training in the user's own loop: `for x, y in private.batches(): private.step(x, y)`.
 
     `loss(output, target)` gives one number an example (reduction="none"). The noise is the least that keeps all
     planned steps within the target; with a `ledger`, within what it has left. A `seed` is for tests: it voids privacy.
+    With `exact` (a model and inputs in double precision) noise is drawn exactly, on a public grid: see `Plan`.
     """
     check_views(augment, views)
     clipped = ClippedGradients(
@@ -75,7 +77,9 @@ def make_private(
         l2_clip=l2_clip,
         ledger=ledger,
         quantile_clip=quantile_clip,
+        exact=exact,
     )
+    refuse_single_precision({name: value for name, value in model.named_parameters() if value.requires_grad}, plan)
     if ledger is None:
         ledger = Ledger(target_epsilon, target_delta, planned=[(plan.event, what, part)])
     streams = Streams.fresh() if seed is None else Streams(secret_from_seed(seed))

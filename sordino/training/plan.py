@@ -11,6 +11,8 @@ from sordino.budget.steps import check_delta_against_n, steps_for
 from sordino.data.samplers import PoissonSampler, Sampler, sampler_from_json, sampler_to_json
 from sordino.training.quantile_clip import QuantileClip
 
+_UNIT_BITS = 30
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -21,6 +23,10 @@ class Plan:
     l2_clip is the first step's, and each draw also releases a noisy count; the two are one Gaussian release with the
     `effective_noise_multiplier`, and that is what the event says. noise_multiplier stays the gradient's own. Without
     noise (`without_noise`) there is no guarantee, and the event says that: a ledger with a target refuses it.
+
+    With `exact` that is meant of the numbers as a computer has them: sums in double precision, rounded to whole units
+    of l2_clip·2⁻³⁰, with exactly rounded noise on a public grid (`mechanisms.exact`), scaled up by `sensitivity`, which
+    counts what rounding may add. Otherwise noise is drawn and added in double precision, and cast to the model's type.
     """
 
     sampler: Sampler
@@ -30,6 +36,7 @@ class Plan:
     quantile_clip: QuantileClip | None = None
     private: bool = True
     """False only of a plan that is `without_noise`."""
+    exact: bool = False
 
     def __post_init__(self) -> None:
         if not (isinstance(self.l2_clip, int | float) and 0 < self.l2_clip < math.inf):
@@ -41,6 +48,8 @@ class Plan:
             self.sampler.event(self.effective_noise_multiplier)
         elif self.noise_multiplier != 0 or self.quantile_clip is not None:
             raise ValueError("a plan without noise has a noise multiplier of 0 and a fixed l2_clip")
+        elif self.exact:
+            raise ValueError("a plan without noise has none to draw exactly: leave exact out")
 
     @classmethod
     def calibrated(
@@ -57,6 +66,7 @@ class Plan:
         sampling: Callable[[int, int], Sampler] = PoissonSampler,
         quantile_clip: QuantileClip | None = None,
         adjacency: str = "zero-out",
+        exact: bool = False,
     ) -> "Plan":
         """The plan with the least noise that meets the target; with a ledger, after all that it already holds.
 
@@ -84,7 +94,7 @@ class Plan:
             price_of=_price(target_delta, adjacency, before) if ledger is None else ledger.epsilon_if,
         )
         own = sigma if quantile_clip is None else quantile_clip.beside(sigma)
-        return cls(sampler, l2_clip, own, steps, quantile_clip)
+        return cls(sampler, l2_clip, own, steps, quantile_clip, exact=exact)
 
     @classmethod
     def without_noise(cls, sampler: Sampler, l2_clip: float, epochs: float) -> "Plan":
@@ -95,6 +105,32 @@ class Plan:
     def effective_noise_multiplier(self) -> float:
         """Of all that a step releases of its draw, together."""
         return self.noise_multiplier if self.quantile_clip is None else self.quantile_clip.joint(self.noise_multiplier)
+
+    def sensitivity(self, parameters: int) -> float:
+        """How far one record moves an exact plan's sums of so many numbers in all, in clips; 1 but for rounding.
+
+        - Rounding to units of 2⁻³⁰ moves each number by half a unit, in either dataset: √parameters·2⁻³⁰.
+        - Adding up to n vectors of norm ≤ 1 in double precision is off by n·2⁻⁵³ of their n norms: n²·2⁻⁵³, twice.
+        - What is added for an example must be within 2⁻³⁰ of a vector of norm ≤ 1 that depends on that example alone,
+          as passes in double precision give it unless they lose 23 of 53 bits: n·2⁻³⁰, twice. This one is an assumption
+          about the model and torch's kernels, not a proof: a ReLU may switch where an input is 0 to the last bit.
+        """
+        n = self.sampler.n
+        return 1 + (math.sqrt(parameters) + 2 * n) * 2.0**-_UNIT_BITS + n**2 * 2.0**-52
+
+    @property
+    def sensitivity_of_count(self) -> float:
+        """The same for the count of a quantile clip, in its own sensitivity of ½: others' norms move it by rounding.
+
+        Where norms are within 2⁻³⁰ clips, and its slope is 100 a clip, n of them move it by 100·n·2⁻³⁰ in either
+        dataset; half a unit of 2⁻²⁰ comes from an example's own rounding. In single precision there is no such bound.
+        """
+        return 1 + self.sampler.n * 2.0**-21 + 2.0**-19 if self.exact else 1.0
+
+    @property
+    def unit(self) -> float:
+        """Of an exact plan's sums, in clips."""
+        return 2.0**-_UNIT_BITS
 
     @property
     def step_event(self) -> Event:
@@ -121,6 +157,8 @@ class Plan:
             "steps": self.steps,
             "quantile_clip": None if self.quantile_clip is None else self.quantile_clip.to_json(),
             "private": self.private,
+            # Only where it is so: unfinished runs from before are bound to plans without the word.
+            **({"exact": True} if self.exact else {}),
         }
 
     @classmethod
@@ -132,6 +170,7 @@ class Plan:
             document["steps"],
             None if document["quantile_clip"] is None else QuantileClip(**document["quantile_clip"]),
             document["private"],
+            document.get("exact", False),
         )
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sordino.mechanisms.exact import COUNT_UNIT
+
 SENSITIVITY = 0.5
 _RAMP = 0.01
 _FARTHEST = 1e6
@@ -58,10 +60,12 @@ class QuantileClip:
         """Σ over the examples of +½ where the norm is within the clip and −½ where it is beyond, or no number.
 
         Within half a hundredth of the clip the count runs straight from one to the other: a sharp edge would let
-        the rounding of a norm, which other examples in the batch can change, flip a whole count.
+        the rounding of a norm, which other examples in the batch can change, flip a whole count. Each example's part is
+        rounded to whole COUNT_UNITs, so that the sum is exact.
         """
         places = (l2_clip - norms.double()) / (_RAMP * l2_clip)
-        return float(torch.nan_to_num(places, nan=-math.inf).clamp(-SENSITIVITY, SENSITIVITY).sum())
+        parts = torch.nan_to_num(places, nan=-math.inf).clamp(-SENSITIVITY, SENSITIVITY)
+        return float((parts / COUNT_UNIT).round().sum()) * COUNT_UNIT
 
     def next_clip(self, l2_clip: float, noisy_count: float, expected_batch_size: int, start: float) -> float:
         """The clip of the next step, from what was released and public numbers; within a million times its start."""

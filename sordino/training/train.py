@@ -77,7 +77,7 @@ def train(
             )
             one.initialise(Streams.fresh())
             canaries.check_count(request.canaries, one.parameters)
-        plan = plan_for(chosen, n, request.epsilon, request.delta)
+        plan = plan_for(chosen, n, request.epsilon, request.delta, exact=request.exact)
         run = Run.create(out, request.dataset)
         begun = Description("training", request, plan, dataset.facts, _words(request, dataset, chosen, plan))
         begun.write(run)
@@ -92,7 +92,9 @@ def train(
     scale = None
     if chosen.moments is not None:
         scale = normalising.statistics(run, chosen.moments, train_x, ledger, request.seed)
-    trainee: Trainee = chosen.head.trainee(normalising.standardised(scale, train_x), dataset.train.y, classes)
+    trainee: Trainee = chosen.head.trainee(
+        normalising.standardised(scale, train_x), dataset.train.y, classes, double=request.exact
+    )
 
     def report(done: int, total: int) -> None:
         charged = done + plan.steps - total
@@ -108,10 +110,14 @@ def train(
     return _finish(run, begun, ledger, dataset, accuracy, trained)
 
 
-def plan_for(chosen: Recipe, n: int, epsilon: float, delta: float) -> Plan | WeightDistributionPlan:
+def plan_for(
+    chosen: Recipe, n: int, epsilon: float, delta: float, *, exact: bool = False
+) -> Plan | WeightDistributionPlan:
     """The recipe's plan with the least noise that, its normalisation included, meets the target."""
     batch, before = chosen.expected_batch_size(n), normalising.spent_before(chosen.moments)
     if chosen.weight_distributions:
+        if exact:
+            raise ValueError(f"exact noise is for noisy gradients, which {chosen.name} does not have: leave it out")
         optimiser = chosen.optimiser(n, epsilon)
         return WeightDistributionPlan.calibrated(
             ShuffledSampler(n, batch),
@@ -131,6 +137,7 @@ def plan_for(chosen: Recipe, n: int, epsilon: float, delta: float) -> Plan | Wei
         target_delta=delta,
         l2_clip=chosen.l2_clip,
         before=before,
+        exact=exact,
     )
 
 
@@ -192,6 +199,12 @@ def _words(request: Request, dataset: Dataset, chosen: Recipe, plan: Plan | Weig
     notes += [dataset.facts.note] if dataset.facts.note else []
     if request.canaries:
         notes.append(f"{request.canaries:,} synthetic canaries took part, for an audit; the plan's n counts them")
+    if request.exact:
+        notes.append(
+            "exact: clipped sums in double precision, in whole units of a public grid, with exactly rounded noise that "
+            "is scaled up for what rounding may add to a record's influence; that assumes that an example's own passes "
+            "lose no more than 23 of 53 bits"
+        )
     if isinstance(plan, WeightDistributionPlan):
         claimed, last = plan.claimed_epsilon(request.delta), plan.final_epsilon(request.delta)
         notes.append(
@@ -235,6 +248,7 @@ def _finish(
         "sample_rate": plan.sampler.sample_rate,
         "seeded": request.seed is not None,
         "canaries": request.canaries,
+        "exact": request.exact,
     }
 
 

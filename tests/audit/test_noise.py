@@ -51,12 +51,12 @@ def test_the_real_noise_on_the_count_of_a_quantile_clip_passes(count_noise: floa
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_less_noise_on_the_count_of_a_quantile_clip_does_not(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
-    real = dpsgd.gaussian_noise
+    real = dpsgd.noisy_sum
 
-    def less_on_counts(generator: np.random.Generator, shape: tuple[int, ...], deviation: float) -> np.ndarray:
-        return real(generator, shape, deviation) * (1.0 if shape else share)
+    def less_on_counts(generator: np.random.Generator, total: np.ndarray, unit: float, deviation: float) -> np.ndarray:
+        return total * unit + share * (real(generator, total, unit, deviation) - total * unit)
 
-    monkeypatch.setattr(dpsgd, "gaussian_noise", less_on_counts)
+    monkeypatch.setattr(dpsgd, "noisy_sum", less_on_counts)
     assert noise_test(PLAN, keyed(0)).p_value > 1e-3
     assert noise_test(replace(PLAN, quantile_clip=QuantileClip(4.0)), keyed(0)).p_value < 1e-6
 

@@ -45,6 +45,24 @@ def test_train_ends_with_accuracy_statement_and_folder(sordino: Callable[..., An
     assert "it can be predicted, so nothing here is private" in outcome.out
 
 
+def test_exact_training_says_so_and_predicts(sordino: Callable[..., Any], tmp_path: Path) -> None:
+    outcome = sordino(*TRAIN, "--exact", "--out", tmp_path / "run", "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["exact"]
+    assert outcome.json["test_accuracy"] > 0.6
+    assert 2.99 < outcome.json["epsilon"] <= 3
+    assert Description.read(Run(tmp_path / "run")).plan.exact
+    assert "Note: exact: clipped sums in double precision" in (tmp_path / "run" / "statement.txt").read_text()
+    np.save(tmp_path / "some.npy", load("digits").test.x[:40])
+    predicted = sordino("predict", tmp_path / "run", tmp_path / "some.npy", "--json").json["predictions"]
+    assert np.mean(np.array(predicted).astype(int) == load("digits").test.y[:40]) > 0.5
+    command = ("train", "mnist-5k", "--epsilon", 3, "--delta", 1e-5, "--recipe", "weight-distributions", "--exact")
+    refused = sordino(*command, "--out", tmp_path / "other")
+    assert refused.code == 2
+    assert "exact noise is for noisy gradients" in refused.err
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_finished_run_has_everything_but_its_key(finished_run: tuple[Path, dict[str, Any]]) -> None:
     folder, result = finished_run
     names = {path.name for path in folder.iterdir()}

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import nn
 
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.dpsgd import ClippedSum, Diverged, Training, check_finite, noisy_mean, release, train_steps
 from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier
+from sordino.training.module import ModuleTrainee
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import QuantileClip
@@ -142,3 +144,65 @@ def test_trainings_at_once_are_functions_like_others() -> None:
     for function, name in ((fit, "fit"), (train_steps, "train_steps")):
         assert (function.__name__, pickle.loads(pickle.dumps(function))) == (name, function)
     assert inspect.signature(fit).return_annotation is int
+
+
+EXACT = replace(PLAN, exact=True)
+
+
+def test_exact_noise_is_the_plans_and_its_sums_lie_on_a_public_grid() -> None:
+    """Noise added in double precision has bits of its own below any grid, and they tell one sum from another."""
+    released = {}
+    for value in (0.0, 0.3):
+        sums = {"weight": torch.full((100, 200), value, dtype=torch.float64), "bias": torch.zeros(50).double()}
+        mean = noisy_mean(sums, 0.5, EXACT, noise(int(10 * value)))
+        assert all(part.dtype == torch.float64 for part in mean.values())
+        released[value] = mean["weight"].numpy().ravel() * 20
+    # Units of 2⁻³⁰ clips, and noise of 1.5: the grid is 2⁻²⁰ of the power of two below 3 clips.
+    grid = 0.5 * 2.0**-19
+    for value, told in released.items():
+        assert np.array_equal(np.rint(told / grid) * grid / 20 * 20, told)
+        assert stats.kstest((told - value) / 1.5, "norm").pvalue > 1e-3
+        assert stats.chisquare(np.bincount(np.rint(told / grid).astype(np.int64) % 32)).pvalue > 1e-4
+    plain = noisy_mean({"weight": torch.zeros(1000).double()}, 0.5, PLAN, noise(0))["weight"].numpy() * 20
+    assert not np.array_equal(np.rint(plain / grid) * grid, plain)
+
+
+def test_one_example_moves_exact_sums_by_no_more_than_the_plan_counts() -> None:
+    """Between neighbours, in any order of the rest; rounding is far below what is counted for it."""
+    generator = torch.Generator().manual_seed(3)
+    images, labels = torch.randn(40, 1, 9, 9, generator=generator).double(), torch.arange(40) % 3
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(196, 3)).double()
+
+    loss = nn.CrossEntropyLoss(reduction="none")
+    trainee = ModuleTrainee(build, loss, images, labels, physical_batch=16)
+    trainee.initialise(STREAMS)
+    trainee.choose(None, 20)
+    plan = Plan(PoissonSampler(40, 20), 0.05, 1.0, 1, exact=True)
+
+    def units(rows: np.ndarray) -> np.ndarray:
+        sums = trainee.clipped_sum(rows, plan.l2_clip, noise(0)).sums
+        flat = torch.cat([sums[name].flatten() for name in sorted(sums)])
+        assert flat.dtype == torch.float64
+        return (flat / plan.l2_clip / plan.unit).round().numpy().astype(np.int64)
+
+    rows = np.arange(40)
+    whole = units(rows)
+    for gone in (0, 17, 39):
+        moved = np.linalg.norm((whole - units(np.delete(rows, gone))).astype(float)) * plan.unit
+        assert 0.99 < moved <= plan.sensitivity(whole.size)
+    for seed in range(3):
+        again = units(np.random.default_rng(seed).permutation(rows))
+        assert np.linalg.norm((whole - again).astype(float)) * plan.unit < np.sqrt(whole.size) * plan.unit
+
+
+def test_the_count_of_a_quantile_clip_lies_on_a_grid_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(QuantileClip, "next_clip", lambda self, clip, count, *rest: seen.append(count) or clip)
+    for plan in (PLAN, EXACT):
+        clipped = ClippedSum({"bias": torch.zeros(3).double()}, torch.full((7,), 0.4999).double())
+        for step in range(200):
+            release(clipped, 0.5, replace(plan, quantile_clip=QuantileClip(20.0)), STREAMS, step)
+    assert np.array_equal(np.rint(np.array(seen) * 2**20), np.array(seen) * 2**20)
+    assert np.std(seen) == pytest.approx(10, rel=0.15)

@@ -434,3 +434,46 @@ def test_a_run_that_no_accountant_prices_leaves_no_key(tmp_path: Path) -> None:
         fit(run, plan, model(), OPTIMISER, ledger)
     assert not run.checkpoint.exists()
     assert not list(run.private.glob("*.json*"))
+
+
+def test_an_exact_plan_refuses_single_precision_before_it_charges_and_resumes_in_double(tmp_path: Path) -> None:
+    plan, run = replace(PLAN, exact=True), Run.create(tmp_path / "run", "test")
+    ledger = open_ledger(run, plan)
+    with pytest.raises(ValueError, match="an exact plan needs sums in double precision, and weight is not"):
+        fit(run, plan, model(), OPTIMISER, ledger)
+    assert ledger.entries == ()
+    vectors, labels = model().data()
+
+    def double() -> LinearClassifier:
+        return LinearClassifier(vectors, labels, 3, double=True)
+
+    whole, first, second = (double() for _ in range(3))
+    fit(run, plan, whole, OPTIMISER, ledger, seed=2)
+    assert all(value.dtype == torch.float64 for value in whole.weights().values())
+    other = Run.create(tmp_path / "other", "test")
+    died = first.clipped_sum
+
+    def dies(*arguments: Any) -> dpsgd.ClippedSum:
+        if calls.pop():
+            raise Killed
+        return died(*arguments)
+
+    calls = [True] + [False] * 30
+    first.clipped_sum = dies  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        fit(other, plan, first, OPTIMISER, open_ledger(other, plan), seed=2, checkpoint_every=7)
+    fit(other, plan, second, OPTIMISER, open_ledger(other, plan), seed=2, checkpoint_every=7)
+    for name, value in whole.weights().items():
+        assert torch.equal(value, second.weights()[name])
+
+
+def test_a_run_that_another_generator_began_does_not_repeat_its_lost_steps(tmp_path: Path) -> None:
+    """A key from before the generator had a name: lost steps are drawn anew and charged again."""
+    run = Run.create(tmp_path / "run", "test")
+    with pytest.raises(Killed):
+        train(run, model(dies_at=20), seed=None)
+    before = json.loads((run.private / "key.json").read_text())
+    del before["environment"]["generator"]
+    run.write_private("key.json", before)
+    assert train(run, model(), seed=None) < 60
+    assert ledger_content(run)[0]["count"] == 60

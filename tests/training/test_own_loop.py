@@ -454,3 +454,15 @@ def test_importing_sordino_is_light_and_unknown_names_are_errors() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
     with pytest.raises(AttributeError, match="no attribute 'make_public'"):
         sordino.make_public  # noqa: B018
+
+
+def test_an_exact_loop_wants_double_precision_and_trains_in_it() -> None:
+    ledger = Ledger(5.0, 1e-4)
+    with pytest.raises(ValueError, match=r"needs sums in double precision, and 0.weight is not"):
+        loop(exact=True, ledger=ledger)
+    assert ledger.entries == ()
+    private = loop(network().double(), TensorDataset(DATA.tensors[0].double(), DATA.tensors[1]), exact=True)
+    for x, y in private.batches():
+        private.step(x, y)
+    assert private.plan.exact
+    assert 4.99 < private.epsilon() <= 5

@@ -1,6 +1,7 @@
 """The plan binds sampler, clip, noise and steps to their event."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -104,3 +105,20 @@ def test_plans_survive_json(n: int, clip: float, sigma: float, steps: int) -> No
 def test_a_plans_epsilon_is_its_events() -> None:
     plan = Plan(PoissonSampler(50_000, 1024), 1.0, 1.54, 1440)
     assert plan.epsilon(1e-5) == cost(plan.event, 1e-5).epsilon == pytest.approx(2.365, rel=5e-3)
+
+
+def test_an_exact_plan_costs_the_same_and_old_plans_are_read_as_they_were() -> None:
+    plan, exact = calibrated(), calibrated(exact=True)
+    assert exact.event == plan.event
+    assert "exact" not in plan.to_json()  # unfinished runs from before are bound to a plan without the word
+    assert Plan.from_json(plan.to_json()) == plan
+    assert Plan.from_json(json.loads(json.dumps(exact.to_json()))) == exact != plan
+    with pytest.raises(ValueError, match="none to draw exactly"):
+        replace(Plan.without_noise(PoissonSampler(100, 10), 1.0, 1.0), exact=True)
+
+
+def test_an_exact_plan_counts_what_rounding_adds() -> None:
+    plan = calibrated(exact=True)
+    assert plan.sensitivity(26_010) == pytest.approx(1 + (26_010**0.5 + 120_000) / 2**30 + 3.6e9 / 2**52)
+    assert 1 < plan.sensitivity(1) < plan.sensitivity(10**8) < 1.0002
+    assert plan.sensitivity_of_count > 1 == calibrated().sensitivity_of_count
