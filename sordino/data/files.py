@@ -21,6 +21,7 @@ from sordino.data.formats import GZIP, check_text, check_unpacked, idx, is_idx, 
 if TYPE_CHECKING:
     import pandas as pd
     from PIL import Image
+    from pyarrow import DataType
     from pyarrow.parquet import ParquetFile
 
 PICTURES = (".png", ".jpg", ".jpeg")
@@ -59,7 +60,7 @@ def read_cells(path: str | Path) -> pd.DataFrame:
     """The named columns of a .csv or .parquet file with every cell as it stands there: text in a CSV file.
 
     For those who know from a schema what a column holds: nothing is guessed from the cells, so that 007 stays a word
-    and NA may be a category.
+    and NA may be a category. A cell that is missing changes no other: whole numbers beside it stay whole.
     """
     import pandas as pd
 
@@ -246,12 +247,23 @@ def _parquet_blocks(path: Path) -> tuple[int, Iterator[pd.DataFrame]]:
             while True:
                 with reading(path, "Parquet"):
                     batch = next(batches, None)
-                    frame = None if batch is None else batch.to_pandas()
+                    frame = None if batch is None else batch.to_pandas(types_mapper=_whole_numbers)
                 if frame is None:
                     return
                 yield frame
 
     return rows, blocks()
+
+
+def _whole_numbers(kind: DataType) -> Any:
+    """What a column of whole numbers becomes: with a gap pandas would make it floats, all other cells too."""
+    import pandas as pd
+    from pyarrow.types import is_integer
+
+    if not is_integer(kind):
+        return None
+    unsigned, bits = str(kind).split("int")
+    return pd.api.types.pandas_dtype(f"{unsigned.upper()}Int{bits}")
 
 
 def _check_parquet(file: ParquetFile, path: Path) -> None:

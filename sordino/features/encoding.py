@@ -27,7 +27,8 @@ class Scaled(Feature):
     def __call__(self, vectors: NDArray[Any]) -> NDArray[np.float32]:
         if vectors.ndim != 2:
             raise DataError(f"expected vectors (n, d), not an array of shape {vectors.shape}")
-        unit = (vectors.astype(np.float32) - self.low) / (self.high - self.low)
+        with np.errstate(over="ignore"):  # an entry that overflows is cut, too, and no warning shows that there is one
+            unit = (vectors.astype(np.float32) - self.low) / (self.high - self.low)
         return np.asarray(np.clip(unit, 0, 1), dtype=np.float32)
 
 
@@ -55,7 +56,9 @@ class OneHot(Feature):
     def _encode(self, column: Column, values: "pd.Series[Any]", into: NDArray[np.float32]) -> None:
         if column.bounds is not None:
             low, high = column.bounds
-            into[:, 0] = np.clip((_numbers(column, values) - low) / (high - low), 0, 1)
+            # Cut first: a number that overflows on the way would show itself in a warning.
+            within = np.clip(_numbers(column, values), low, high)
+            into[:, 0] = np.clip((within - low) / (high - low), 0, 1)
             return
         from pandas import Index
 

@@ -175,7 +175,8 @@ def _channel_means(features: NDArray[np.floating]) -> tuple[NDArray[np.float64],
     means, squares = (np.empty(features.shape[:2]) for _ in range(2))
     for rows in _blocks(len(features)):
         block = np.asarray(features[rows], dtype=np.float32).reshape(*means[rows].shape, -1)
-        means[rows], squares[rows] = block.mean(2), np.square(block).mean(2)
+        with np.errstate(over="ignore"):  # infinite then, which counts as empty, and no warning shows that it was there
+            means[rows], squares[rows] = block.mean(2), np.square(block).mean(2)
     return means, squares
 
 

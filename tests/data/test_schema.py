@@ -5,6 +5,8 @@ import tracemalloc
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -266,3 +268,13 @@ def test_a_table_of_numbers_is_never_all_words(tmp_path, monkeypatch):
     tracemalloc.stop()
     # The file, the numbers, and some more; its text in four bytes a letter was as much as the file four times.
     assert peak < 2 * (tmp_path / "table.csv").stat().st_size + 2 * 8 * n * 10
+
+
+def test_a_missing_cell_changes_no_other_record(tmp_path):
+    """With a gap, pandas would make floats of a column of whole numbers, and long ones would run together."""
+    long = [str(2**53 + 1), str(2**53)]
+    schema = Schema.from_json({"columns": {"id": {"categories": [*long, ""]}}, "target": {"y": {"bounds": [0, 1]}}})
+    for cells in ([int(long[0]), int(long[1])], [int(long[0]), None]):
+        columns = {"id": pa.array(cells, type=pa.int64()), "y": [0.0, 1.0]}
+        pq.write_table(pa.table(columns), tmp_path / "table.parquet")
+        assert read_table(tmp_path / "table.parquet", schema).x["id"][0] == long[0]

@@ -108,3 +108,9 @@ def test_a_table_that_becomes_too_wide_is_refused_before_it_takes_memory(monkeyp
     assert encode(pd.DataFrame({"age": [0.5], "zip": ["7"]})).shape == (1, 1001)
     with pytest.raises(memory.NotEnoughMemory, match="column 'zip' becomes 1,000 numbers a row; merge its categories"):
         encode(pd.DataFrame({"age": [0.5] * 500, "zip": ["7"] * 500}))
+
+
+def test_no_warning_shows_a_number_far_outside() -> None:
+    far = pd.DataFrame({"x": [0.0, 1e308]})
+    assert OneHot((Column("x", bounds=(-1e-3, 1e-3)),))(far)[1, 0] == 1
+    assert Scaled(0.0, 1e-3)(np.array([[1e308, -1e308]])).tolist() == [[1.0, 0.0]]

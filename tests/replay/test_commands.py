@@ -20,7 +20,7 @@ from .recorder import Recorder, Release, entries_of, watching
 SCHEMA = {
     "columns": {
         "age": {"bounds": [0, 100]},
-        "size": {"bounds": [-1, 1]},
+        "size": {"bounds": [-0.01, 0.01]},
         "code": {"categories": ["a", "b", "c", "never"]},
     },
     "target": {"rich": {"categories": ["no", "yes"]}},
@@ -28,15 +28,15 @@ SCHEMA = {
 ROWS = 200
 BUDGET = ("--epsilon", 4, "--delta", 1e-3, "--target", "rich")
 Row = tuple[object, ...]
-OUTLIER, RARE, ZEROS = ("1e300", "-1e300", "a", "yes"), (50, 0, "never", "no"), (0, 0, "a", "no")
+OUTLIER, RARE, ZEROS = ("1e308", "-1e308", "a", "yes"), (50, 0, "never", "no"), (0, 0, "a", "no")
 NEIGHBOURS: dict[str, tuple[Row, Row]] = {"outlier and zeros": (OUTLIER, ZEROS), "rare and outlier": (RARE, OUTLIER)}
 """A record of the part that trains and one of the part that scores, replaced: of each mechanism's records, one."""
 
 
 def rows() -> list[Row]:
     rng = np.random.default_rng(3)
-    numbers = zip(rng.uniform(0, 100, ROWS), rng.uniform(-1, 1, ROWS), rng.integers(0, 3, ROWS), strict=True)
-    return [(f"{a:.3f}", f"{b:.3f}", "abc"[c], "yes" if a + 20 * b > 50 else "no") for a, b, c in numbers]
+    numbers = zip(rng.uniform(0, 100, ROWS), rng.uniform(-0.01, 0.01, ROWS), rng.integers(0, 3, ROWS), strict=True)
+    return [(f"{a:.3f}", f"{b:.5f}", "abc"[c], "yes" if a + 2000 * b > 50 else "no") for a, b, c in numbers]
 
 
 def write(folder: Path, records: list[Row]) -> None:

@@ -61,10 +61,10 @@ def with_record(data: Data, at: int, value: float, label: int | None = None) -> 
 def neighbours(data: Data) -> list[tuple[Data, int]]:
     """With how many records they are apart: a record that is not a number is empty."""
     return [
-        (with_record(data, 3, np.nan), 1),
-        (with_record(data, 3, np.inf), 1),
-        (with_record(data, 3, 3e38, 1), 2),
-        (with_record(data, 3, 0.0, 0), 2),
+        (with_record(data, 1, np.nan), 1),
+        (with_record(data, 1, np.inf), 1),
+        (with_record(data, 1, 3e38, 1), 2),
+        (with_record(data, 1, 0.0, 0), 2),
     ]
 
 

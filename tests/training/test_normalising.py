@@ -194,3 +194,11 @@ def test_a_run_killed_after_its_thresholds_repeats_them_and_goes_on(
 
 def _killed(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_no_warning_shows_an_example_that_overflows() -> None:
+    rows = np.zeros((2, 3, 2, 2), np.float32)
+    rows[1] = 3e38
+    means, squares = normalising._channel_means(rows)
+    assert np.isfinite(means[0]).all()
+    assert np.isinf(squares[1]).all()
