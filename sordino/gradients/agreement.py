@@ -1,8 +1,10 @@
 """Whether a strategy gives what plain autograd gives, before it is trusted with a model."""
 
 import copy
+import random
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -10,7 +12,7 @@ from torch.utils import _pytree as pytree
 from sordino.gradients import batches, fallback
 from sordino.gradients.batches import Setup
 from sordino.gradients.pieces import Measured
-from sordino.gradients.specimens import Untouched, in_order, specimens
+from sordino.gradients.specimens import Held, Untouched, in_order, specimens
 from sordino.gradients.strategies import Strategy
 
 _NEGLIGIBLE = 1e-3
@@ -21,17 +23,19 @@ _ORDERS = ([0, 1, 2], [2, 1, 0], [1, 2, 0])
 def agrees(strategy: Strategy, setup: Setup, x: Any, y: Any, *, tolerance: float) -> bool:
     """Whether the strategy gives the losses, norms and sums that plain autograd gives, example by example.
 
-    Models with randomness (dropout) are compared in evaluation mode.
+    Models with randomness (dropout) are compared in evaluation mode, and must run in the mode that they are in.
     """
     x, y = specimens(x, y, setup.views, 3)
     modes = {layer: layer.training for layer in setup.model.modules()}
     with Untouched(setup.model):
         if _is_random(setup, x, y):
+            strategy(x, y)
             setup.model.eval()
         try:
             losses, gradients = fallback.by_loop(setup.model, setup.loss, setup.parameters, x, y, setup.views)
             for order in _ORDERS:
-                found = strategy(*in_order(x, y, setup.views, order))
+                with Held(setup.model):
+                    found = strategy(*in_order(x, y, setup.views, order))
                 expected = losses[order], {name: value[order] for name, value in gradients.items()}
                 if not _same(*found, *expected, tolerance):
                     return False
@@ -81,16 +85,24 @@ def _same_part(part: Measured | None, expected: Tensor, tolerance: float, least:
 
 
 def _is_random(setup: Setup, x: Any, y: Any) -> bool:
-    """Whether a run moves torch's random state, or another gives other losses: in a narrow model two draws of dropout
-    may well give the same."""
+    """Whether a run moves a random state, or another gives other losses: in a narrow model two draws of dropout may
+    well give the same."""
     device = next(iter(setup.parameters.values())).device
-    before = _random_states(device)
-    first, second = (batches.losses_of(setup.model, setup.loss, x, y, 3, setup.views) for _ in range(2))
-    return not (torch.equal(first, second) and torch.equal(before, _random_states(device)))
+    before, losses = _random_states(device), []
+    for _ in range(2):
+        with Held(setup.model):
+            losses.append(batches.losses_of(setup.model, setup.loss, x, y, 3, setup.views))
+    return not torch.equal(*losses) or before != _random_states(device)
 
 
-def _random_states(device: torch.device) -> Tensor:
-    states = [torch.get_rng_state()]
+def _random_states(device: torch.device) -> list[Any]:
+    numpy_state = np.random.get_state(legacy=False)["state"]
+    states = [
+        random.getstate(),
+        numpy_state["key"].tobytes(),
+        numpy_state["pos"],
+        torch.get_rng_state().numpy().tobytes(),
+    ]
     if device.type == "cuda":
-        states.append(torch.cuda.get_rng_state(device))
-    return torch.cat(states)
+        states.append(torch.cuda.get_rng_state(device).numpy().tobytes())
+    return states

@@ -1,22 +1,26 @@
 """Sums of clipped per-example gradients of any model, at nearly the price of plain gradients."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
 
 from sordino.gradients import batches, fallback, mixing, tuning
 from sordino.gradients.batches import Loss, Setup
 from sordino.gradients.clipping import Clipping, Flat
 from sordino.gradients.pieces import Measured, Whole
 from sordino.gradients.precision import unshortened, without_autocast
-from sordino.gradients.specimens import Untouched
-from sordino.gradients.strategies import Strategy
+from sordino.gradients.specimens import Held, Untouched
+from sordino.gradients.strategies import Formed, Strategy
 from sordino.gradients.tuning import Choices
 from sordino.gradients.watching import Unruled
 
 _LEAST_FACTOR = 1e-20
+_PROBED = 64
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,7 @@ class ClippedGradients:
             if count is not None and (type(count) is not int or count < 1):
                 raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}")
         self._model, self._loss, self._views, self._penalty = model, loss, views, l2_penalty
-        self._parameters: dict[str, Tensor] = {
-            name: value for name, value in model.named_parameters() if value.requires_grad
-        }
+        self._parameters = _trained(model)
         if not self._parameters:
             raise ValueError("the model has no parameter to train: set requires_grad on some")
         self.clipping = clipping or Flat()
@@ -74,7 +76,9 @@ class ClippedGradients:
         self.choices: Choices | None = None
         """What was measured to be fastest: part of what a run is bound to, because other rules round otherwise."""
         self._strategy: Strategy | None = None
-        self._modes: list[bool] = []
+        self._layers: list[tuple[nn.Module, bool]] = []
+        self._probed = 0
+        self._moving: Any = None
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -86,6 +90,7 @@ class ClippedGradients:
             raise ValueError(f"there are {examples} examples but {batches.size(y)} targets")
         if self._views > 1 and batches.views(x) != {self._views}:
             raise ValueError(f"with views={self._views} every input must have the shape (examples, {self._views}, …)")
+        self._follow()
         sums: dict[str, Tensor] = {}
         found = [self._empty()]
         if examples:
@@ -93,7 +98,10 @@ class ClippedGradients:
             for start in range(0, examples, physical_batch):
                 rows = slice(start, start + physical_batch)
                 part = self._rows(batches.select(x, rows)), batches.select(y, rows)
-                found.append(self._add(strategy, sums, *part, l2_clip))
+                with nullcontext() if self._moving is None else Held(self._model):
+                    found.append(self._add(strategy, sums, *part, l2_clip))
+        if self._moving is not None:
+            batches.run(self._model, self._moving)
         sums = {name: sums[name] if name in sums else _zeros(value) for name, value in self._parameters.items()}
         norms, losses = zip(*found, strict=True)
         return Clipped(sums, torch.cat(norms), torch.cat(losses))
@@ -103,29 +111,84 @@ class ClippedGradients:
     def prepare(self, x: Any, y: Any) -> None:
         """Check that examples do not mix, and find the fastest way for batches like this one, unless it was given.
 
-        The first call does it by itself.
+        The first call does it by itself. Mixing is looked for in a few examples, and in batches of up to a full
+        physical batch, or of up to twice this one if that is less.
         """
         x, y = batches.plain(x), batches.plain(y)
-        rows, setup = self._rows(x), Setup(self._model, self._loss, self._parameters, self._views)
-        mixing.refuse_mixing(setup, rows, y)
+        self._follow()
+        rows, setup = self._rows(x), self._setup()
+        buffers_move = mixing.refuse_mixing(setup, rows, y)
         with Untouched(self._model):
+            fallback.refuse_strays(setup.model, setup.loss, setup.parameters, rows, y, setup.views)
             if self.choices is None:
-                self._strategy, self.choices = tuning.fastest(setup, rows, y, self._physical_batch)
+                strategy, self.choices = tuning.fastest(setup, rows, y, self._physical_batch)
             else:
-                self._strategy, self.choices = tuning.repeated(setup, rows, y, self.choices)
-        self._modes = self._training_modes()
+                strategy, self.choices = tuning.repeated(setup, rows, y, self.choices)
+        self._probe(strategy, rows, y, min(self.choices.physical_batch, max(_PROBED, 2 * batches.size(y))))
+        self._moving = self._blank(rows) if buffers_move else None
+        self._strategy, self._layers = strategy, self._standing()
 
-    def _training_modes(self) -> list[bool]:
-        return [layer.training for layer in self._model.modules()]
+    def _setup(self) -> Setup:
+        return Setup(self._model, self._loss, self._parameters, self._views)
+
+    def _follow(self) -> None:
+        """Take parameters that were put in the place of others; refuse others to train, and hooks on gradients."""
+        now = _trained(self._model)
+        if now.keys() != self._parameters.keys():
+            names = ", ".join(sorted(now.keys() ^ self._parameters.keys())[:3])
+            raise ValueError(
+                f"other parameters of the model are trainable than when ClippedGradients was made ({names}): freeze or "
+                "unfreeze first, then make a new one"
+            )
+        for name, value in now.items():
+            if value._backward_hooks or value._post_accumulate_grad_hooks:
+                raise ValueError(
+                    f"parameter {name} has a gradient hook, which gradients of single examples do not pass: remove it"
+                )
+            if value is not self._parameters[name]:
+                self._strategy = None
+        self._parameters = now
+
+    def _blank(self, rows: Any) -> Any:
+        """An example of zeros that moves the model's buffers on: once a call, and not by the data that is in it."""
+        blank = pytree.tree_map(
+            lambda leaf: torch.zeros_like(leaf[: self._views]) if isinstance(leaf, Tensor) else leaf, rows
+        )
+        try:
+            with Untouched(self._model):
+                batches.run(self._model, blank)
+        except (RuntimeError, ValueError, IndexError) as reason:
+            raise ValueError(
+                "the model has buffers that change in each pass, but does not run on an example of zeros, by which "
+                f"they are kept apart from the data: {reason}"
+            ) from reason
+        return blank
+
+    def _probe(self, strategy: Strategy, rows: Any, y: Any, examples: int) -> None:
+        try:
+            mixing.refuse_mixing_in_bulk(self._setup(), rows, y, examples)
+        except mixing.ExamplesMixError:
+            raise
+        except (RuntimeError, ValueError, IndexError):
+            if not isinstance(strategy, Formed):  # which passes one example at a time, so no batch need run
+                raise
+        self._probed = examples
+
+    def _standing(self) -> list[tuple[nn.Module, bool]]:
+        return [(layer, layer.training) for layer in self._model.modules()]
 
     def _ready(self, x: Any, y: Any) -> tuple[Strategy, int]:
-        if self._strategy is None or self._modes != self._training_modes():  # in another mode other layers may mix
+        if self._strategy is None or self._layers != self._standing():  # others, or in another mode, may mix
+            self._strategy = None
             try:
                 self.prepare(x, y)
             except mixing.NothingToldError:  # a batch of broken examples: one by one, and the next may tell more
                 return _refused, batches.size(x)
         assert self._strategy is not None
         assert self.choices is not None
+        together = min(self.choices.physical_batch, batches.size(x))
+        if together > self._probed:
+            self._probe(self._strategy, self._rows(x), y, together)
         return self._strategy, self.choices.physical_batch
 
     def _empty(self) -> tuple[Tensor, Tensor]:
@@ -141,7 +204,7 @@ class ClippedGradients:
         """Add the clipped gradients of a physical batch to the sums; its norms and losses."""
         try:
             losses, parts = strategy(x, y)
-        except Unruled:  # a shape that the first batch did not show
+        except (Unruled, RuntimeError):  # something that the first batch did not show
             return self._add_one_by_one(sums, x, y, l2_clip)
         with without_autocast(losses.device.type), unshortened():
             norms = self._norms(parts, losses)
@@ -224,6 +287,14 @@ class ClippedGradients:
             norms.append(squares.sum(1).sqrt() if finite else torch.full_like(squares[:, 0], torch.inf))
             losses.append(loss)
         return torch.cat(norms).to(_sum_type(losses[0])), torch.cat(losses)
+
+
+def _trained(model: nn.Module) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    for name, value in found.items():
+        if is_lazy(value):
+            raise ValueError(f"parameter {name} has no shape yet: run the model once on an example that is not private")
+    return found
 
 
 def _refused(x: Any, y: Any) -> tuple[Tensor, dict[str, Measured]]:

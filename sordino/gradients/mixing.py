@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from sordino.gradients import batches
 from sordino.gradients.batches import Setup
-from sordino.gradients.specimens import Untouched, specimens
+from sordino.gradients.specimens import Untouched, seed_all, specimens
 
 
 class ExamplesMixError(ValueError):
@@ -22,29 +22,41 @@ class NothingToldError(ValueError):
 
 
 _TOLERANCE = 1e-5
-_EXAMPLES = 3
+_FEW = 3
 
 Change = Callable[[Tensor, Tensor], Tensor]
 
 
-def refuse_mixing(setup: Setup, x: Any, y: Any) -> None:
-    """Raise if the model mixes examples, or keeps statistics of them."""
+def refuse_mixing(setup: Setup, x: Any, y: Any) -> bool:
+    """Raise if the model mixes a few examples, or keeps statistics of them; whether other buffers of it move."""
     for name, layer in setup.model.named_modules():
         _refuse_layer(name or "model", layer)
-    x, y = specimens(x, y, setup.views, _EXAMPLES)
-    with Untouched(setup.model), torch.no_grad():
-        kept = {name: buffer.clone() for name, buffer in setup.model.named_buffers()}
-        base = _losses(setup, x, y)
-        for name, buffer in setup.model.named_buffers():
-            if not torch.equal(torch.nan_to_num(buffer), torch.nan_to_num(kept[name])):
-                raise ExamplesMixError(
-                    f"buffer {name} changes as examples pass: it would keep statistics of private data"
-                )
-        if not bool(torch.isfinite(base).all()):
-            raise NothingToldError("the model gives no finite loss on these examples")
-        for change in (_opposite, _far, _another, _zero):
-            for place in range(_EXAMPLES):
-                _refuse_change(setup, x, y, base, change, place)
+    probe = _Probe(setup, *specimens(x, y, setup.views, _FEW))
+    if not bool(torch.isfinite(probe.losses).all()):
+        raise NothingToldError("the model gives no finite loss on these examples")
+    for change in (_opposite, _far, _another, _zero):
+        for place in range(_FEW):
+            probe.refuse(change, [place], [place - 1])
+    return probe.buffers_move
+
+
+def refuse_mixing_in_bulk(setup: Setup, x: Any, y: Any, examples: int) -> None:
+    """Raise if the model mixes examples in a batch of so many, or of a power of two below.
+
+    Some models mix only beyond a size (experts of a limited capacity). Of so many examples each is changed while each
+    other one stays, in one pass or another: in pass b those change whose place has the bit b, or those where it has
+    not.
+    """
+    for count in [2**power for power in range(2, examples.bit_length()) if 2**power < examples] + [examples]:
+        probe = _Probe(setup, *specimens(x, y, setup.views, count))
+        bits = range((count - 1).bit_length())
+        for bit in bits if count == examples else {*bits[:1], *bits[-1:]}:
+            for value in (0, 1):
+                places = [place for place in range(count) if place >> bit & 1 == value]
+                stays = next(place for place in range(count) if place >> bit & 1 != value)
+                probe.refuse(_another, places, [stays] * len(places))  # a crowd of one kind overflows what has a limit
+                for change in (_opposite, _far, _zero) if bit == 0 and count == examples else ():
+                    probe.refuse(change, places, [place - 1 for place in places])
 
 
 def _refuse_layer(name: str, layer: nn.Module) -> None:
@@ -61,40 +73,106 @@ def _refuse_layer(name: str, layer: nn.Module) -> None:
         raise TypeError(f"layer {name} is scripted, which hides its parameters: pass the module it was made from")
 
 
-def _refuse_change(setup: Setup, x: Any, y: Any, base: Tensor, change: Change, place: int) -> None:
-    """Raise if another example in this place changes the losses of the rest."""
-    changed_x, changed_y = _changed(x, change, place, setup.views), _changed(y, _another, place, 1)
-    try:
-        changed = _losses(setup, changed_x, changed_y)
-    except (RuntimeError, ValueError, IndexError):
-        return  # an input that the model does not take tells nothing
-    others = [other for other in range(_EXAMPLES) if other != place]
-    if not _same(base[others], changed[others]):
-        culprit = _first_difference(setup, (x, y), (changed_x, changed_y), others)
-        raise ExamplesMixError(
-            f"{culprit} mixes examples: another example's input changes an example's loss, so no clip bounds what one "
-            "example does; compute each example's output from that example alone"
-        )
+class _Probe:
+    """A batch on which the model is tried, as it is and with other examples in some places."""
+
+    def __init__(self, setup: Setup, x: Any, y: Any) -> None:
+        self._setup, self._x, self._y, self._examples = setup, x, y, batches.size(y)
+        before = _values(setup.model)
+        self.losses, self._buffers = self._run(x, y)
+        self.buffers_move = _first_unlike(before, self._buffers) is not None
+        self._told = torch.isfinite(self.losses)
+
+    def refuse(self, change: Change, places: list[int], sources: list[int]) -> None:
+        """Raise if other examples in these places change the losses of the rest, or what buffers keep."""
+        x = _changed(self._x, change, places, sources, self._setup.views)
+        y = _changed(self._y, _another, places, sources, 1)
+        try:
+            losses, buffers = self._run(x, y)
+        except (RuntimeError, ValueError, IndexError):
+            return  # an input that the model does not take tells nothing
+        kept = _first_unlike(self._buffers, buffers)
+        if kept is not None:
+            raise ExamplesMixError(
+                f"buffer {kept} changes with the examples that pass: it would keep statistics of private data; "
+                "sordino.gradients.repair(model) takes those of norms away"
+            )
+        others = torch.ones(self._examples, dtype=torch.bool, device=self._told.device)
+        others[places] = False
+        others &= self._told
+        if not _same(self.losses[others], losses[others]):
+            culprit = self._first_difference(x, y, others)
+            raise ExamplesMixError(
+                f"{culprit} mixes examples: another example's input changes an example's loss, so no clip bounds what "
+                "one example does; compute each example's output from that example alone"
+            )
+
+    @torch.no_grad()
+    def _run(self, x: Any, y: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """The examples' losses, and the buffers after the pass; every pass has the same chances."""
+        setup = self._setup
+        with Untouched(setup.model):
+            seed_all(0)
+            losses = batches.losses_of(setup.model, setup.loss, x, y, self._examples, setup.views)
+            return losses, _values(setup.model)
+
+    def _first_difference(self, x: Any, y: Any, others: Tensor) -> str:
+        """The first layer whose output for the other examples depends on the changed ones."""
+        runs = [self._outputs(*batch) for batch in ((self._x, self._y), (x, y))]
+        for (name, left), (_, right) in zip(*runs, strict=False):
+            if left.shape != right.shape or not _same(left[others], right[others]):
+                return name
+        return f"the {type(self._setup.model).__name__} model or its loss"
+
+    def _outputs(self, x: Any, y: Any) -> list[tuple[str, Tensor]]:
+        """What each layer gives, in the order of their calls, by example."""
+        found: list[tuple[str, Tensor]] = []
+        shape = self._examples, self._setup.views
+
+        def note(name: str) -> Callable[..., None]:
+            def hook(layer: nn.Module, args: Any, output: Any) -> None:
+                if isinstance(output, Tensor) and output.ndim and len(output) == shape[0] * shape[1]:
+                    found.append((f"layer {name} ({type(layer).__name__})", output.detach().unflatten(0, shape)))
+
+            return hook
+
+        layers = self._setup.model.named_modules()
+        handles = [layer.register_forward_hook(note(name)) for name, layer in layers if name]
+        try:
+            self._run(x, y)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return found
 
 
-def _losses(setup: Setup, x: Any, y: Any) -> Tensor:
-    torch.manual_seed(0)
-    return batches.losses_of(setup.model, setup.loss, x, y, _EXAMPLES, setup.views)
+def _values(model: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+
+
+def _first_unlike(left: dict[str, Tensor], right: dict[str, Tensor]) -> str | None:
+    for name in left | right:
+        before, after = left.get(name), right.get(name)
+        if before is None or after is None or not torch.equal(before.nan_to_num(), after.nan_to_num()):
+            return name
+    return None
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
     return torch.allclose(left.double(), right.double(), rtol=_TOLERANCE, atol=_TOLERANCE * 1e-3, equal_nan=False)
 
 
-def _changed(batch: Any, change: Change, place: int, views: int) -> Any:
-    """The batch with the example in this place changed."""
+def _changed(batch: Any, change: Change, places: list[int], sources: list[int], views: int) -> Any:
+    """The batch with the examples in these places changed, each with an eye on another one."""
 
     def changed(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        parts = list(leaf.split(views))
-        parts[place] = change(parts[place], parts[place - 1])
-        return torch.cat(parts)
+        parts = leaf.unflatten(0, (-1, views))
+        values = change(parts[places], parts[sources])
+        parts = parts.clone()
+        parts[places] = values
+        return parts.flatten(0, 1)
 
     return pytree.tree_map(changed, batch)
 
@@ -113,33 +191,3 @@ def _another(own: Tensor, other: Tensor) -> Tensor:
 
 def _zero(own: Tensor, other: Tensor) -> Tensor:
     return torch.zeros_like(own)
-
-
-def _first_difference(setup: Setup, before: tuple[Any, Any], after: tuple[Any, Any], others: list[int]) -> str:
-    """The first layer whose output for the other examples depends on the changed one."""
-    runs = [_outputs(setup, *batch) for batch in (before, after)]
-    for (name, left), (_, right) in zip(*runs, strict=False):
-        if left.shape != right.shape or not _same(left[others], right[others]):
-            return name
-    return f"the {type(setup.model).__name__} model or its loss"
-
-
-def _outputs(setup: Setup, x: Any, y: Any) -> list[tuple[str, Tensor]]:
-    """What each layer gives, in the order of their calls, by example."""
-    found: list[tuple[str, Tensor]] = []
-
-    def note(name: str) -> Callable[..., None]:
-        def hook(layer: nn.Module, args: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and output.ndim and len(output) == _EXAMPLES * setup.views:
-                rows = output.detach().unflatten(0, (_EXAMPLES, setup.views))
-                found.append((f"layer {name} ({type(layer).__name__})", rows))
-
-        return hook
-
-    handles = [layer.register_forward_hook(note(name)) for name, layer in setup.model.named_modules() if name]
-    try:
-        _losses(setup, x, y)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found

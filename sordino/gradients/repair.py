@@ -1,25 +1,95 @@
-"""Replacing layers that mix examples."""
+"""Replacing layers that mix examples, or keep statistics of them."""
 
 import copy
+from collections import OrderedDict
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import is_lazy
+
+_PLAIN = {kind.forward for kind in (_BatchNorm, nn.SyncBatchNorm)}
+_DIMENSIONS = (4, 3, 2, 5)
 
 
 def repair(model: nn.Module) -> nn.Module:
-    """A copy of the model with a group norm in the place of each batch norm.
+    """A copy of the model with a group norm in the place of each batch norm, and no running statistics.
 
-    Groups: the largest number up to 32 that divides the channels into groups of at least two, or one.
+    Groups: the largest number up to 32 that divides the channels into groups of at least two, or one. What a subclass
+    runs after its batch norm as layers of its own (the activation of timm's BatchNormAct2d) comes after the group norm,
+    too; a subclass that computes anything else is refused. Instance norms lose their running statistics.
     """
+    for name, value in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(value):
+            raise ValueError(
+                f"{name} has no shape yet (a lazy layer): run the model once on an example that is not private, then "
+                "repair it"
+            )
     model = copy.deepcopy(model)
     if isinstance(model, _BatchNorm):
-        return _group_norm(model)
+        return _replacement("model", model)
     replaced: dict[nn.Module, nn.Module] = {}  # one that stands in several places stays one
-    for layer in list(model.modules()):
+    for prefix, layer in list(model.named_modules()):
+        if isinstance(layer, _InstanceNorm):
+            _forget_statistics(layer)
         for name, child in layer._modules.items():
             if isinstance(child, _BatchNorm):
-                layer._modules[name] = replaced.setdefault(child, _group_norm(child))
+                if child not in replaced:
+                    replaced[child] = _replacement(f"{prefix}.{name}" if prefix else name, child)
+                layer._modules[name] = replaced[child]
     return model
+
+
+def _forget_statistics(norm: _InstanceNorm) -> None:
+    norm.track_running_stats = False
+    for name in ("running_mean", "running_var", "num_batches_tracked"):
+        norm._buffers[name] = None
+
+
+def _replacement(name: str, norm: _BatchNorm) -> nn.Module:
+    """A group norm, and after it what the batch norm's subclass adds."""
+    added = dict(norm.named_children())
+    hooked = norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks
+    if hooked or not _is_followed_by(norm, added):
+        what = "has hooks" if hooked else "does more than a batch norm"
+        raise ValueError(
+            f"layer {name} ({type(norm).__name__}) {what}, which a group norm in its place would drop: replace it by "
+            "hand, by a group norm and what comes with it"
+        )
+    new = _group_norm(norm)
+    if not added:
+        return new
+    whole = nn.Sequential(OrderedDict(norm=new, **added))
+    whole.training = norm.training
+    return whole
+
+
+@torch.no_grad()
+def _is_followed_by(norm: _BatchNorm, added: dict[str, nn.Module]) -> bool:
+    """Whether the layer is a plain batch norm and then these layers: by its code, or else on numbers."""
+    if type(norm).forward in _PLAIN and "forward" not in norm.__dict__ and not added:
+        return True
+    trial = copy.deepcopy(norm).eval()
+    generator = torch.Generator().manual_seed(0)
+    if trial.running_mean is None or trial.running_var is None:
+        return False
+    for value in (trial.weight, trial.bias, trial.running_mean, trial.running_var):
+        if value is not None:
+            value.copy_(0.5 + torch.rand(value.shape, generator=generator))
+    after = nn.Sequential(*dict(trial.named_children()).values())
+    for dimensions in _DIMENSIONS:
+        shape = (4, trial.num_features, *[3] * (dimensions - 2))
+        x = (3 * torch.randn(shape, generator=generator)).to(trial.running_mean)
+        normal = nn.functional.batch_norm(
+            x, trial.running_mean, trial.running_var, trial.weight, trial.bias, False, 0.0, trial.eps
+        )
+        try:
+            found = trial(x.clone())
+        except (RuntimeError, ValueError, AssertionError):  # images of another number of dimensions
+            continue
+        return isinstance(found, torch.Tensor) and torch.allclose(found, after(normal), rtol=1e-3, atol=1e-4)
+    return False
 
 
 def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
@@ -30,4 +100,6 @@ def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
     new = nn.GroupNorm(groups, channels, norm.eps, norm.affine, device=device, dtype=dtype)
     if norm.affine:
         new.load_state_dict({"weight": norm.weight.detach(), "bias": norm.bias.detach()})
+        for own, old in ((new.weight, norm.weight), (new.bias, norm.bias)):
+            own.requires_grad_(old.requires_grad)
     return new.train(norm.training)

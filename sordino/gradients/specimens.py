@@ -1,23 +1,30 @@
 """A few examples of a batch to try a model on, and a way to leave no trace of it."""
 
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sordino.gradients import batches
 
-_LARGE, _LOOKED_AT = 1e6, 64
+_LARGE, _LOOKED_AT, _SCALES = 1e6, 64, 8
 
 
 def specimens(x: Any, y: Any, views: int, count: int) -> tuple[Any, Any]:
     """So many examples, all different: of finite ones, with scaled copies of them where there are too few."""
     usable = _usable(x, batches.size(y), views, count)
     sound = usable if len(usable) else torch.zeros(1, dtype=torch.int64)
-    places = sound[torch.arange(count) % len(sound)]
+    # In the batch's own order, which a model may rely on (sequences sorted by length).
+    order = (torch.arange(count) % len(sound)).argsort(stable=True)
+    places = sound[order % len(sound)]
     rows = (places[:, None] * views + torch.arange(views)).flatten()
-    scales = 1 + 0.37 * (torch.arange(count) // len(sound)).repeat_interleave(views)
+    scales = 1 + 0.37 * (order // len(sound) % _SCALES).repeat_interleave(views)
 
     def altered(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or not leaf.dtype.is_floating_point:
@@ -51,22 +58,63 @@ def _usable(x: Any, examples: int, views: int, count: int) -> Tensor:
     return torch.tensor(found, dtype=torch.int64)
 
 
-class Untouched:
-    """Whatever is done inside leaves the model's buffers and the random state as they were."""
+class Held:
+    """Whatever is done inside leaves the model's buffers as they were."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        devices = {parameter.device for parameter in model.parameters()}
-        self._fork = torch.random.fork_rng(
-            devices=[device.index for device in devices if device.type == "cuda" and device.index is not None]
-        )
 
     def __enter__(self) -> None:
-        self._fork.__enter__()
-        self._buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+        self._before = [(layer, dict(layer._buffers)) for layer in self._model.modules() if layer._buffers]
+        self._values = [
+            (buffer, buffer.clone()) for _, kept in self._before for buffer in kept.values() if buffer is not None
+        ]
 
     def __exit__(self, *error: Any) -> None:
         with torch.no_grad():
-            for name, buffer in self._model.named_buffers():
-                buffer.copy_(self._buffers[name])
-        self._fork.__exit__(*error)
+            for buffer, value in self._values:
+                buffer.copy_(value)
+        for layer, kept in self._before:  # one that was assigned, not written to, is another tensor now
+            layer._buffers.clear()
+            layer._buffers.update(kept)
+
+
+class Untouched(Held):
+    """Whatever is done inside leaves the model's buffers and the random state as they were."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._devices = {parameter.device for parameter in model.parameters()}
+
+    def __enter__(self) -> None:
+        self._around = ExitStack()
+        self._around.enter_context(same_chances(self._devices))
+        self._around.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")  # a checkpoint in a mere try
+        super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._around.close()
+
+
+@contextmanager
+def same_chances(devices: set[torch.device], seed: int | None = None) -> Iterator[None]:
+    """Leave the random state of torch, NumPy and Python as it was; inside, start from the seed if there is one."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    cuda = [device.index for device in devices if device.type == "cuda" and device.index is not None]
+    try:
+        with torch.random.fork_rng(devices=cuda):
+            if seed is not None:
+                seed_all(seed)
+            yield
+    finally:
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+
+
+def seed_all(seed: int) -> None:
+    """Seed all generators that a model may draw from: SpecAugment takes NumPy's, layerdrop Python's."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)

@@ -65,7 +65,10 @@ def strategy_for(setup: Setup, x: Any, y: Any, wanted: str = "rules") -> tuple[s
                 return "vmap", vectorised
         except (RuntimeError, ValueError, NotImplementedError):  # an operation without a vectorised form
             pass
-    return "loop", Formed(fallback.by_loop, setup.model, setup.loss, setup.parameters, setup.views)
+    loop = Formed(fallback.by_loop, setup.model, setup.loss, setup.parameters, setup.views)
+    with Untouched(setup.model):
+        loop(*specimens(x, y, setup.views, 1))
+    return "loop", loop
 
 
 def learnt(setup: Setup, x: Any, y: Any) -> Ruled:
@@ -95,7 +98,7 @@ def _why_not_ruled(setup: Setup, x: Any, y: Any) -> str | None:
             # A model that cannot be copied, or that computes in one precision only.
             agreed = agrees(learnt(setup, x, y), setup, x, y, tolerance=_LOOSE)
     except (Unruled, RuntimeError) as reason:
-        return str(reason)
+        return str(reason).partition("\n")[0]
     return None if agreed else "its layer rules disagree with autograd"
 
 
@@ -107,7 +110,9 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
         most = physical_batch or max(1, min(_FORMED, _WHOLE_BYTES // max(bytes_each, 1)))
         return strategy, Choices(name, most, False, {})
     sizes = [physical_batch] if physical_batch else _candidates(batches.size(y))
-    layouts = (True, False) if _has_images(setup.model, x) else (False,)
+    layouts = (
+        (True, False) if _has_images(setup.model, x) and _right_with_channels_last(strategy, setup, x, y) else (False,)
+    )
     candidates = [Choices(name, size, last, {}) for size in sizes for last in layouts]
     device = next(iter(setup.parameters.values())).device
     seconds: dict[int, float] = {}
@@ -145,7 +150,10 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
 def repeated(setup: Setup, x: Any, y: Any, choices: Choices) -> tuple[Strategy, Choices]:
     """The strategy that was chosen before; if it no longer holds, other choices, which the caller can tell apart."""
     name, strategy = strategy_for(setup, x, y, choices.strategy)
-    if name != choices.strategy:
+    wrong = (
+        isinstance(strategy, Ruled) and choices.channels_last and not _right_with_channels_last(strategy, setup, x, y)
+    )
+    if name != choices.strategy or wrong:
         return fastest(setup, x, y, choices.physical_batch)
     apply(strategy, choices)
     return strategy, choices
@@ -208,6 +216,17 @@ def _candidates(examples: int) -> list[int]:
     if examples <= _LARGEST:
         sizes.append(2 ** math.ceil(math.log2(1.25 * examples)))
     return [sizes[0], *sorted(sizes[1:], key=lambda size: abs(math.log2(size / _MIDDLING)))]
+
+
+def _right_with_channels_last(ruled: Ruled, setup: Setup, x: Any, y: Any) -> bool:
+    """Some convolutions of torch 2.13 on a processor are wrong in that layout (one input channel, one column out)."""
+    ruled.channels_last = True
+    try:
+        return agrees(ruled, setup, x, y, tolerance=_LOOSE)
+    except (Unruled, RuntimeError):  # a layout that the model's own code does not take
+        return False
+    finally:
+        ruled.channels_last = False
 
 
 def _has_images(model: nn.Module, x: Any) -> bool:

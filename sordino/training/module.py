@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from sordino.gradients import ClippedGradients, Clipping
 from sordino.gradients.batches import Loss
+from sordino.gradients.specimens import same_chances
 from sordino.gradients.tuning import Choices
 from sordino.mechanisms.streams import Streams
 from sordino.training.augmentation import Augment, check_views, refuse_mixing_views, views_of
@@ -157,9 +158,11 @@ class ModuleTrainee:
 
     @contextmanager
     def _random_state(self, seed: int) -> Iterator[None]:
-        """Dropout and its like under this seed (no noise of privacy comes from here), and the caller's state after."""
-        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
-            torch.manual_seed(seed)
+        """Dropout and its like under this seed (no noise of privacy comes from here), and the caller's state after.
+
+        A model that draws from NumPy or Python, too, must draw the same when a step is repeated under its noise.
+        """
+        with same_chances({self._device}, seed):
             yield
 
 

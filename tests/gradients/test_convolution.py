@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sordino.gradients import ClippedGradients
+from sordino.gradients.tuning import Choices
 
-from .reference import Applied, check, squared_error
+from .reference import Applied, check, close, gradients, squared_error
 
 KINDS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
@@ -111,3 +112,14 @@ def test_nothing_of_a_wider_input_is_left_around_a_narrower_one(kernel: int, str
         after = clipped(narrow, y)
         assert torch.allclose(after.norms, alone.norms, rtol=1e-4)
         assert all(torch.allclose(after.sums[name], alone.sums[name], atol=1e-4) for name in alone.sums)
+
+
+def test_a_layout_in_which_torch_is_wrong_is_not_taken() -> None:
+    """Convolutions of one input channel to one column, with channels last, are wrong in torch 2.13 on a processor."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 3, (2, 4), (1, 4), (1, 0)), nn.Tanh(), nn.Flatten())
+    x, y = torch.randn(5, 1, 4, 7), torch.randn(5, 15)
+    each = gradients(model, squared_error, x, y, 5)
+    clipped = ClippedGradients(model, squared_error, 10.0)
+    clipped.choices = Choices("rules", 8, True, {})  # as another processor may have chosen
+    close(clipped(x, y), each, 10.0, 1e-5)
