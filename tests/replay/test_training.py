@@ -17,16 +17,20 @@ from torch.utils.data import TensorDataset
 import sordino
 from sordino.budget import Ledger
 from sordino.data import Split, load
+from sordino.data.samplers import ShuffledSampler
 from sordino.features.projection import Projection
 from sordino.gradients.tuning import Choices
 from sordino.mechanisms.bounds import private_bounds
 from sordino.mechanisms.covariance import SecondMoments
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.thresholds import ThresholdQuantiles
-from sordino.training import SGD, ModuleTrainee, Plan, Run, fit
+from sordino.training import SGD, LinearClassifier, ModuleTrainee, Plan, Run, fit
 from sordino.training.convex import LinearPlan, LogisticPlan, fit_linear, fit_logistic
+from sordino.training.dense import DenseTrainee
+from sordino.training.dense_sums import softmax_slope
 from sordino.training.heads import cross_entropy
 from sordino.training.quantile_clip import QuantileClip
+from sordino.training.weight_distributions import WeightDistributionPlan, fit_weight_distributions
 
 from .playing import replayed_on
 from .recorder import Recorder, entries_of, watching
@@ -78,29 +82,67 @@ def check(program: Callable[[Data, Ledger], Any], data: Data) -> None:
     assert replayed_on(program, data, neighbours(data)) == []
 
 
-def fitted(build: Callable[[], nn.Module], folders: Callable[[], Path]) -> Callable[[Data, Ledger], Any]:
+def fitted(
+    trainee: Callable[[Array, Array], Any], folders: Callable[[], Path], **settings: Any
+) -> Callable[[Data, Ledger], Any]:
     def program(data: Data, ledger: Ledger) -> Any:
         run = Run.at(folders())
-        plan = Plan.calibrated(n=N, expected_batch_size=20, epochs=2, l2_clip=0.1, **BUDGET)
-        fit(run, plan, ModuleTrainee(build, cross_entropy, *data, choices=CHOICES), SGD(0.5), ledger)
-        return sorted(path.name for path in run.folder.iterdir()), run.model.read_bytes()
+        plan = Plan.calibrated(n=N, expected_batch_size=20, epochs=2, l2_clip=0.1, **BUDGET, **settings)
+        fit(run, plan, trainee(*data), SGD(0.5), ledger)
+        return shown_in(run)
 
     return program
 
 
-def test_fit_on_vectors(folders: Callable[[], Path]) -> None:
-    build = lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))  # noqa: E731
-    check(fitted(build, folders), vectors())
+def shown_in(run: Run) -> Any:
+    return sorted(path.name for path in run.folder.iterdir()), run.model.read_bytes()
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def of_module(build: Callable[[], nn.Module]) -> Callable[[Array, Array], Any]:
+    return lambda x, y: ModuleTrainee(build, cross_entropy, x, y, choices=CHOICES)
+
+
+TRAINEES: dict[str, Callable[[Array, Array], Any]] = {
+    "linear": lambda x, y: LinearClassifier(x, y, 2),
+    "dense": lambda x, y: DenseTrainee(network, softmax_slope, x, y),
+    "any module": of_module(network),
+}
+
+
+@pytest.mark.parametrize("kind", TRAINEES)
+def test_fit_on_vectors(folders: Callable[[], Path], kind: str) -> None:
+    check(fitted(TRAINEES[kind], folders), vectors())
 
 
 def test_fit_on_images(folders: Callable[[], Path]) -> None:
     build = lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2))  # noqa: E731
-    check(fitted(build, folders), images())
+    check(fitted(of_module(build), folders), images())
+
+
+def test_fit_with_an_exact_plan(folders: Callable[[], Path]) -> None:
+    x, y = vectors()
+    check(fitted(of_module(lambda: network().double()), folders, exact=True), (x.astype(np.float64), y))
+
+
+def test_weights_drawn_from_distributions(folders: Callable[[], Path]) -> None:
+    def program(data: Data, ledger: Ledger) -> Any:
+        run = Run.at(folders())
+        plan = WeightDistributionPlan.calibrated(
+            ShuffledSampler(N, 20), l2_clip=0.1, steps=6, learning_rate=0.5, momentum=0.5, **BUDGET
+        )
+        fit_weight_distributions(run, plan, LinearClassifier(*data, 2), ledger)
+        return shown_in(run)
+
+    check(program, vectors())
 
 
 def own_loop(data: Data, ledger: Ledger) -> Any:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
+    model = network()
     private = sordino.make_private(
         *(model, torch.optim.Adam(model.parameters(), 0.1), nn.CrossEntropyLoss(reduction="none")),
         TensorDataset(*map(torch.from_numpy, data)),
