@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from sordino.gradients import ClippedGradients, Clipping
 from sordino.gradients.batches import Loss
-from sordino.gradients.specimens import same_chances
+from sordino.gradients.specimens import Held, same_chances
 from sordino.gradients.tuning import Choices
 from sordino.mechanisms.streams import Streams
 from sordino.training.augmentation import Augment, check_views, refuse_mixing_views, views_of
@@ -126,7 +126,10 @@ class ModuleTrainee:
         with self._random_state(int(augmentation.integers(2**63))):
             for start in range(0, max(1, len(indices)), piece):
                 x, y = self._rows(indices[start : start + piece])
-                found = self._clipped(views_of(self._augment, self._views, x, augmentation), y, l2_clip=l2_clip)
+                seen, last = views_of(self._augment, self._views, x, augmentation), start + piece >= len(indices)
+                # Buffers that move, do so once a step: how many pieces a draw has must not show in them.
+                with nullcontext() if last else Held(self.model):
+                    found = self._clipped(seen, y, l2_clip=l2_clip)
                 norms.append(found.norms)
                 sums = {name: sums[name] + value if sums else value for name, value in found.sums.items()}
         return ClippedSum(sums, torch.cat(norms))

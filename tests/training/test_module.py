@@ -1,6 +1,7 @@
 """Any module under `fit`: killed anywhere it ends in the same bits; what decides its rounding is bound to its key."""
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,33 @@ def test_memory_mapped_arrays_tensors_and_several_inputs(tmp_path: Path) -> None
         found.append(trainee.clipped_sum(np.arange(0, 60, 3), 1.0, Streams(bytes(16)).generator(Stream.AUGMENTATION)))
     assert same(found[0].sums, found[1].sums)
     assert same(found[0].sums, found[2].sums)
+
+
+class Drawing(nn.Module):
+    """Hides inputs by draws from NumPy and from Python, and counts its batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 3)
+        self.register_buffer("passed", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passed += 1
+        shown = [not self.training or (np.random.random() < 0.5 and random.random() < 0.5) for _ in x]
+        return self.layer(x.flatten(1) * torch.tensor(shown)[:, None])  # type: ignore[no-any-return]
+
+
+def test_a_step_is_repeated_whatever_a_model_draws_from() -> None:
+    """The noise of a lost step comes again, so the sum under it must be the same."""
+    trainee = ModuleTrainee(Drawing, LOSS, IMAGES, LABELS, physical_batch=2)
+    trainee.choose(None, 9)
+    state, found = random.getstate(), []
+    for indices in (np.arange(40), np.arange(40), np.arange(0), np.arange(3)):
+        found.append(trainee.clipped_sum(indices, 1.0, Streams(bytes(16)).generator(Stream.AUGMENTATION)))
+    assert same(found[0].sums, found[1].sums)
+    assert 0 < int((found[0].norms > 10 * found[0].norms.min()).sum()) < 40
+    assert random.getstate() == state
+    assert int(trainee.weights()["passed"]) == 4  # steps, whatever was drawn for them
 
 
 def test_bad_input_is_refused_in_one_line() -> None:
