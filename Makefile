@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 CACHE := $(if $(SORDINO_DATA),$(SORDINO_DATA),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/sordino)
 COPIES := ../shared/data
 
-.PHONY: demo test bench bench-scattering bench-convex results install data constraints clean
+.PHONY: demo test bench bench-exact bench-scattering bench-convex results install data constraints clean
 
 demo: data
 	@if $(BIN)/sordino data get mnist > /dev/null; then \
@@ -26,6 +26,10 @@ test: data
 # Our clipped gradients beside the peers', who live in an environment of their own; `make bench BENCH=--quick` for a try.
 bench: .venv-bench/.installed
 	.venv-bench/bin/python -m benchmarks.clipped_gradients $(BENCH)
+
+# What exact noise and a cryptographic generator cost a step.
+bench-exact: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.exact $(BENCH)
 
 # Our scattering beside kymatio's.
 bench-scattering: .venv-bench/.installed

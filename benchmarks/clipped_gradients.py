@@ -28,7 +28,7 @@ if hasattr(os, "sched_setaffinity"):  # before torch and XLA count the cores
 import torch  # noqa: E402
 
 from benchmarks.contenders import BASELINES, CONTENDERS, OURS, Contender, Unsupported  # noqa: E402
-from benchmarks.report import machine, render, table  # noqa: E402
+from benchmarks.report import exact_record, machine, render, table  # noqa: E402
 from benchmarks.rows import ROWS, Reference, Row, reference, smooth  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -214,7 +214,7 @@ def main() -> None:
         path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if path == RECORD:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(render(record), encoding="utf-8")
+        PAGE.write_text(render(record, exact_record()), encoding="utf-8")
     if any(OURS in row["contenders"] and "reason" in row["contenders"][OURS] for row in record["rows"]):
         sys.exit("sordino could not run, or gave other sums than a plain loop")
 

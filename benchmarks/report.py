@@ -12,6 +12,7 @@ from benchmarks.contenders import BASELINES, CLOSED_FORM, CONTENDERS, OURS, PEER
 
 PACKAGES = ("sordino", "torch", "numpy", "opacus", "jax-privacy", "jax", "jaxlib")
 Record = dict[str, Any]
+EXACT = Path("results/benchmarks/exact.json")
 
 PAGE = """\
 # The price of a clipped gradient
@@ -53,6 +54,20 @@ measures which way is fastest. What is chosen is kept in checkpoints.
 ## What did not run
 
 {notes}"""
+
+EXACT_PAGE = """
+## Exact noise, and a cryptographic generator
+
+`make bench-exact`, from `results/benchmarks/exact.json`: {date}, {processor}, {threads} thread; processor time of whole
+steps of our training (draw, clipped sums, keyed noise, update), medians of interleaved rounds.
+
+{rows}
+
+Exact (`Plan(..., exact=True)`, `sordino train --exact`): clipped sums in double precision, in whole units of a public
+grid, with exactly rounded normal noise; most of its cost is double precision. All keyed streams draw from AES-128 in
+counter mode: {aes:.1f} ns a normal number, where NumPy's Philox, which promises nothing to a cryptanalyst, takes
+{philox:.1f}.
+"""
 
 
 def machine(threads: int) -> Record:
@@ -97,8 +112,8 @@ _CLOSED_FORM = (
 _NOT_DENSE = " and the closed form without dense networks"
 
 
-def render(record: Record) -> str:
-    """docs/benchmarks.md."""
+def render(record: Record, exact: Record | None) -> str:
+    """docs/benchmarks.md; with the record of exact noise where there is one."""
     rows = record["rows"]
     reasons = [
         f"{row['title']}, {name}: {cell['reason']}"
@@ -107,7 +122,7 @@ def render(record: Record) -> str:
         if "reason" in cell and name not in (*BASELINES, CLOSED_FORM)
     ]
     closed = bool(_recorded(rows, [CLOSED_FORM]))
-    return PAGE.format(
+    page = PAGE.format(
         closed_form=_CLOSED_FORM if closed else "",
         **{key: record[key] for key in ("processor", "threads", "python", "tolerance")},
         date=" and ".join(sorted({row["date"] for row in rows})),
@@ -119,6 +134,22 @@ def render(record: Record) -> str:
         notes="".join(f"- {reason}\n" for reason in reasons)
         or f"Everything did, but for channels-last without images{_NOT_DENSE if closed else ''}.\n",
     )
+    return page if exact is None else page + _exact(exact)
+
+
+def exact_record() -> Record | None:
+    return json.loads(EXACT.read_text(encoding="utf-8")) if EXACT.exists() else None
+
+
+def _exact(record: Record) -> str:
+    ways = ("usual", "exact", "philox")
+    lines = [_line(["model", "batch", "usual, ms", "exact, ms", "exact ÷ usual", "Philox ÷ AES"]), _line(["---"] * 6)]
+    for row in record["rows"]:
+        usual, exact, _ = (_figure(row["milliseconds"][way]) for way in ways)
+        _, slower, other = (_figure(row["ratios"][way]) for way in ways)
+        lines.append(_line([row["title"], str(row["batch_size"]), usual, exact, slower, other]))
+    facts = {key: record[key] for key in ("date", "processor", "threads")}
+    return EXACT_PAGE.format(**facts, **record["normal"], rows="\n".join(lines))
 
 
 def _ratios(rows: list[Record]) -> str:
@@ -174,4 +205,4 @@ def _figure(value: float) -> str:
 
 
 if __name__ == "__main__":  # the page of a record, without measuring anything
-    sys.stdout.write(render(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))
+    sys.stdout.write(render(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), exact_record()))

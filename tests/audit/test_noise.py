@@ -49,6 +49,12 @@ def test_the_real_noise_on_the_count_of_a_quantile_clip_passes(count_noise: floa
     assert "1,025 parameters" in found.seen
 
 
+def test_the_noise_of_an_exact_plan_passes() -> None:
+    exact = replace(PLAN, exact=True)
+    assert noise_test(exact, keyed(1)).p_value > 1e-3
+    assert noise_test(replace(exact, quantile_clip=QuantileClip(4.0)), keyed(2)).p_value > 1e-3
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_less_noise_on_the_count_of_a_quantile_clip_does_not(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     real = dpsgd.noisy_sum

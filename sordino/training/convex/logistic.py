@@ -52,7 +52,7 @@ def fit_logistic(
     rows = clip_rows(with_bias(x), plan.data_norm) / plan.data_norm
     linear = noise - _positive_sums(rows, y, plan.classes)
     solved = minimise(rows, np.ones(n), linear, np.full(fits, plan.ridge), np.full(fits, plan.tolerance / 2))
-    told = solved + plan.perturbation.output_noise(generator, everything, plan.ridge, plan.tolerance)
+    told = plan.perturbation.released(generator, solved, plan.ridge, plan.tolerance)
     return (told[0] if fits == 1 else told) / plan.data_norm
 
 

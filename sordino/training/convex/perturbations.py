@@ -17,6 +17,7 @@ from scipy.optimize import brentq
 from sordino.budget import Composed, Event, Gaussian, LogisticPerturbation, Pure
 from sordino.budget.events import Adjacency
 from sordino.budget.logistic_perturbation import largest_gaussian_loss, worst_loss
+from sordino.mechanisms.exact import noisy_sum
 from sordino.mechanisms.gaussian import gaussian_noise
 
 Array = NDArray[np.float64]
@@ -48,6 +49,10 @@ class GaussianObjective:
     def output_noise(self, generator: np.random.Generator, masks: Masks, ridge: float, tolerance: float) -> Array:
         deviation = _GAP_MULTIPLE * self.noise_multiplier * 2 * tolerance / ridge
         return gaussian_noise(generator, masks.shape, deviation) * masks
+
+    def released(self, generator: np.random.Generator, solved: Array, ridge: float, tolerance: float) -> Array:
+        """The minimiser with its noise, both in floating point: see docs/exact-noise.md."""
+        return solved + self.output_noise(generator, np.ones(solved.shape, dtype=bool), ridge, tolerance)
 
     def expected_norm(self, width: int) -> float:
         return self.noise_multiplier * math.sqrt(width)
@@ -90,6 +95,10 @@ class PureObjective:
     def output_noise(self, generator: np.random.Generator, masks: Masks, ridge: float, tolerance: float) -> Array:
         return _radial(generator, masks, 2 * tolerance / ridge / self.gap_rate)
 
+    def released(self, generator: np.random.Generator, solved: Array, ridge: float, tolerance: float) -> Array:
+        """The minimiser with its noise, both in floating point: see docs/exact-noise.md."""
+        return solved + self.output_noise(generator, np.ones(solved.shape, dtype=bool), ridge, tolerance)
+
     def expected_norm(self, width: int) -> float:
         return width / self.rate
 
@@ -100,6 +109,7 @@ class GaussianOutput:
 
     Guarantee: at the minimiser with a record, the gradient without it has norm at most 1, so the two minimisers lie
     within 1/λ; with the solver's error on both sides the sensitivity is (1+2γ)/λ, and twice 1/λ for a replaced record.
+    `released` rounds the minimiser to units of 2⁻³⁰/λ, counts what that adds, and draws its noise exactly.
     """
 
     noise_multiplier: float
@@ -113,6 +123,15 @@ class GaussianOutput:
     def output_noise(self, generator: np.random.Generator, masks: Masks, ridge: float, tolerance: float) -> Array:
         deviation = self.noise_multiplier * (1 + 2 * tolerance) / ridge
         return gaussian_noise(generator, masks.shape, deviation) * masks
+
+    def released(self, generator: np.random.Generator, solved: Array, ridge: float, tolerance: float) -> Array:
+        """The minimiser with its noise, in finite precision too (`exact`).
+
+        Rounding to units moves each number by half of one in either dataset, and a hair for the quotient's own.
+        """
+        unit = 2.0**-30 / ridge
+        deviation = self.noise_multiplier * (1 + 2 * tolerance + (1 + math.sqrt(solved.size)) * 2.0**-29) / ridge
+        return noisy_sum(generator, np.rint(solved / unit).astype(np.int64), unit, deviation)
 
     def expected_norm(self, width: int) -> float:
         return 0.0

@@ -101,3 +101,12 @@ def test_one_record_moves_the_minimiser_by_one_over_the_ridge_at_most():
             found.append(minimise(present, np.ones(5), own, *terms)[0])
         most = max(most, *(float(np.linalg.norm(found[0] - one)) for one in found[1:]))
     assert 0.9 / ridge < most <= (1 + 2 * tolerance) / ridge
+
+
+def test_output_perturbation_lies_on_a_public_grid_whatever_the_minimiser():
+    """In doubles the last bits of solved + noise show what was solved."""
+    grid = 2.0**-30 / 4.0
+    for number in (0.0, 1 / 3):
+        told = GaussianOutput(3.0).released(np.random.default_rng(1), np.full((1, 5000), number), 4.0, 0.1)
+        assert np.array_equal(np.rint(told / grid) * grid, told)
+        assert (told - number).std() == pytest.approx(3 * 1.2 / 4, rel=0.05)
