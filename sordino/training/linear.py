@@ -30,10 +30,7 @@ class LinearClassifier:
     ) -> None:
         if vectors.ndim != 2 or labels.shape != (len(vectors),):
             raise ValueError(f"expected vectors (n, d) and n labels, not {vectors.shape} and {labels.shape}")
-        # Said this way round, a label that is not a number at all is outside too.
-        outside = np.flatnonzero(~((labels >= 0) & (labels < classes) & (labels == np.floor(labels))))
-        if len(outside):
-            raise ValueError(f"the label of row {outside[0] + 1} is not among the {classes} classes")
+        check_labels(labels, classes)
         self._vectors = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float64 if double else np.float32))
         self._labels = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
         # A vector that is not finite, or too large for float32 to clip exactly, has a norm of infinity and adds zero.
@@ -112,3 +109,11 @@ class LinearClassifier:
 def predict(parameters: dict[str, Tensor], vectors: Tensor) -> Tensor:
     """Scores of each class for each vector."""
     return torch.addmm(parameters["bias"], vectors, parameters["weight"].T)
+
+
+def check_labels(labels: NDArray[Any], classes: int) -> None:
+    """Refuse a label that is none of the classes by its row: torch would do so when it is drawn, and quote it."""
+    # Said this way round, a label that is not a number at all is outside too.
+    outside = np.flatnonzero(~((labels >= 0) & (labels < classes) & (labels == np.floor(labels))))
+    if len(outside):
+        raise ValueError(f"the label of row {outside[0] + 1} is not among the {classes} classes")

@@ -29,6 +29,7 @@ from sordino.training.dpsgd import Diverged, Steps, Trainee, at_once
 from sordino.training.fitting import fitting
 from sordino.training.frozen_first import module_trainee
 from sordino.training.heads import cross_entropy
+from sordino.training.linear import check_labels
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
 from sordino.training.run import Run, RunError
@@ -54,6 +55,7 @@ class Material:
         for x, y in ((self.train_x, self.train_y), (self.validation_x, self.validation_y)):
             if len(x) != len(y) or len(x) == 0:
                 raise ValueError(f"each part needs as many labels as examples, and one at least, not {len(y)}/{len(x)}")
+            check_labels(y, self.classes)
         if self.train_x.shape[1:] != self.validation_x.shape[1:]:
             raise ValueError("training and validation examples must have one shape")
 

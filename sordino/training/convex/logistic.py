@@ -8,6 +8,7 @@ from sordino.mechanisms.gaussian import clip_rows
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.convex.plan import LogisticPlan
 from sordino.training.convex.solver import least_tolerance, minimise
+from sordino.training.linear import check_labels
 
 Array = NDArray[np.float64]
 Vectors = NDArray[np.floating]
@@ -131,8 +132,6 @@ def _excess(rows: Array, chosen: NDArray[np.bool_], norms: Array) -> Array:
 
 def _positive_sums(rows: Array, y: NDArray[np.integer], classes: int) -> Array:
     """For each problem the sum of its positive rows; between two classes, those of class 1."""
-    outside = np.flatnonzero(~((y >= 0) & (y < classes) & (y == np.floor(y))))
-    if len(outside):
-        raise ValueError(f"the label of row {outside[0] + 1} is not among the {classes} classes")
+    check_labels(y, classes)
     wanted = [1] if classes == 2 else range(classes)
     return np.stack([rows[y == label].sum(axis=0) for label in wanted])

@@ -335,6 +335,9 @@ def test_material_is_checked() -> None:
         Material(x, y[:2], x, y, 2)
     with pytest.raises(ValueError, match="one shape"):
         Material(x, y, x[:, :2], y, 2)
+    wrong = np.where(np.arange(len(y)) == 1, 7, y)  # torch would quote it, in the middle of a trial that stays secret
+    with pytest.raises(ValueError, match="the label of row 2 is not among the 2 classes"):
+        Material(x, y, x, wrong, 2)
 
 
 def test_a_private_part_is_named_for_every_stage(question) -> None:
