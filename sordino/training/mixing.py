@@ -33,7 +33,6 @@ class MixingTrainee(ModuleTrainee):
                 raise ValueError(
                     f"layer {name} keeps running statistics of private data: set track_running_stats=False"
                 )
-        self._loss = loss
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"examples_mix": True}

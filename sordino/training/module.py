@@ -16,12 +16,12 @@ from sordino.gradients.batches import Loss
 from sordino.gradients.specimens import Held, same_chances
 from sordino.gradients.tuning import Choices
 from sordino.mechanisms.streams import Streams
-from sordino.training.augmentation import Augment, check_views, refuse_mixing_views, views_of
+from sordino.training import probing
+from sordino.training.augmentation import Augment, check_views, views_of
 from sordino.training.building import built, load_into, seed_of, tensors, words
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.optimisers import Weights
 
-_MOST_ROWS = 4096
 _PIECE = 8
 
 
@@ -49,7 +49,7 @@ class ModuleTrainee:
         physical_batch: int | None = None,
         choices: Choices | None = None,
     ) -> None:
-        self._build, self._x, self._y = build, x, y
+        self._build, self._loss, self._x, self._y = build, loss, x, y
         lengths = {len(leaf) for leaf in _leaves(x) + _leaves(y)}
         if len(lengths) != 1 or 0 in lengths:
             raise ValueError(f"inputs and targets must have one row for each record, not {sorted(lengths)} rows")
@@ -97,20 +97,18 @@ class ModuleTrainee:
         return tuple(_array(leaf) for leaf in _leaves(self._x) + _leaves(self._y))
 
     def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
-        """Rules and chunks as before, or else those that are fastest on the first rows.
+        """Rules and chunks as before, or else those that are fastest on made-up rows like the records.
 
-        Only timings and a check of the rules look at those rows; what was chosen stays in the run's private part. It
-        starts the model anew, so that the check comes out the same whatever the model has been through.
+        No record is looked at, but where the model does not take made-up rows (`probing.prepare`). It starts the model
+        anew, so that the check comes out the same whatever the model has been through.
         """
         self._start(0)
         self._clipped.choices = self._usable(known)
-        rows = np.arange(min(self._n, expected_batch_size, max(1, _MOST_ROWS // self._views)))
-        generator = np.random.default_rng(0)
+        count = min(self._n, expected_batch_size)
         with self._random_state(0):
-            x, y = self._rows(rows)
-            seen = views_of(self._augment, self._views, x, generator)
-            refuse_mixing_views(self._augment, self._views, x)
-            self._clipped.prepare(seen, y)
+            probing.prepare(
+                self._clipped, self.model, self._loss, self._rows, count, augment=self._augment, views=self._views
+            )
         # Kernels of other devices may not repeat bit for bit: a token keeps any step there from being repeated.
         device = "cpu" if self._device.type == "cpu" else f"{self._device.type} {secrets.token_hex(8)}"
         return {"engine": self.choices.to_json(), "device": device}

@@ -16,13 +16,13 @@ from sordino.budget import Cost, Ledger
 from sordino.gradients import ClippedGradients, Clipping
 from sordino.gradients.batches import Loss
 from sordino.mechanisms.streams import Stream, Streams, secret_from_seed
-from sordino.training.augmentation import Augment, check_views, refuse_mixing_views, views_of
+from sordino.training import probing
+from sordino.training.augmentation import Augment, check_views, views_of
 from sordino.training.dpsgd import ClippedSum, refuse_single_precision, release
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import QuantileClip
 from sordino.training.rows import Collate, Rows
 
-_MOST_ROWS = 4096
 _BLOCKS = 20
 """In which the steps of a plan are charged to a ledger on disk."""
 
@@ -84,7 +84,7 @@ def make_private(
         ledger = Ledger(target_epsilon, target_delta, planned=[(plan.event, what, part)])
     streams = Streams.fresh() if seed is None else Streams(secret_from_seed(seed))
     private = PrivateLoop(model, optimizer, clipped, rows, plan, ledger, streams, augment, views)
-    private._prepare()  # a model that cannot be trained privately is refused before anything is charged
+    private._prepare(loss)  # a model that cannot be trained privately is refused before anything is charged
     private._number = ledger.begin(plan.step_event, plan.steps, what, part, seeded=streams.predictable)
     return private
 
@@ -197,12 +197,9 @@ class PrivateLoop:
         found = self._clipped(seen, y, l2_clip=self.l2_clip)
         return ClippedSum(found.sums, found.norms)
 
-    def _prepare(self) -> None:
-        count = min(self._rows.n, self.plan.sampler.expected_batch_size, max(1, _MOST_ROWS // self._views))
-        x, y = self._rows(np.arange(count))
-        seen = views_of(self._augment, self._views, x, Streams(bytes(16)).generator(Stream.AUGMENTATION))
-        refuse_mixing_views(self._augment, self._views, x)
-        self._clipped.prepare(seen, y)
+    def _prepare(self, loss: Loss) -> None:
+        count = min(self._rows.n, self.plan.sampler.expected_batch_size)
+        probing.prepare(self._clipped, self._model, loss, self._rows, count, augment=self._augment, views=self._views)
         self._rows(np.arange(0))  # an empty draw, too, must be collated
 
 
