@@ -17,9 +17,11 @@ from torch.utils import _pytree as pytree
 
 from sordino.gradients import batches
 from sordino.gradients.mixing import ExamplesMixError
+from sordino.gradients.specimens import same_chances
 
 _TRIED = 3
-"""Examples that are looked at to see whether their views mix."""
+"""Examples that are looked at first to see whether their views mix."""
+_EVERY_PAIR = 512
 
 Augment = Callable[[Any, np.random.Generator], Any]
 """augment(rows, generator): for each row its views, (rows, views, …), each row's from that row alone."""
@@ -46,17 +48,32 @@ def views_of(augment: Augment | None, views: int, x: Any, generator: np.random.G
 
 
 def refuse_mixing_views(augment: Augment | None, views: int, x: Any) -> None:
-    """Raise if another first example changes the views of the second and third, under the same chances."""
-    if augment is None or batches.size(x) <= _TRIED:
+    """Raise if other examples change the views of an example, under the same chances: among three, and in the batch.
+
+    In a batch that is not large each example is changed while each other one stays, as in `gradients.mixing`.
+    """
+    examples = batches.size(x)
+    if augment is None or examples <= _TRIED:
         return
-    seen = []
-    cuda = {leaf.device for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor) and leaf.is_cuda}
-    for first in (0, _TRIED):
-        rows = torch.tensor([first, *range(1, _TRIED)])
-        with torch.random.fork_rng(devices=cuda):
-            torch.manual_seed(0)
-            found = views_of(augment, views, batches.select(x, rows), np.random.default_rng(0))
-        seen.append([leaf[1:] for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor)])
+    few = torch.arange(_TRIED)
+    _refuse_difference(augment, views, x, few, torch.tensor([_TRIED, *few[1:]]))
+    every = torch.arange(examples)
+    bits = range((examples - 1).bit_length())
+    for bit in bits if examples <= _EVERY_PAIR else (bits[0], bits[-1]):  # a large batch costs time
+        for value in (0, 1):
+            changed = (every >> bit & 1) == value
+            _refuse_difference(augment, views, x, every, torch.where(changed, every[~changed][0], every))
+
+
+def _refuse_difference(augment: Augment, views: int, x: Any, rows: Tensor, others: Tensor) -> None:
+    """Raise if examples that are the same in both batches have different views."""
+    seen, stay = [], rows == others
+    devices = {leaf.device for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)}
+    for chosen in (rows, others):
+        with same_chances(devices, 0):
+            found = views_of(augment, views, batches.select(x, chosen), np.random.default_rng(0))
+        by_example = [leaf for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor)]
+        seen.append([leaf[stay.to(leaf.device)] for leaf in by_example])
     if not all(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)) for one, other in zip(*seen, strict=True)):
         raise ExamplesMixError(
             "`augment` makes an example's views of other examples too, so that no clip bounds what one of them does, "

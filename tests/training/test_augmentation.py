@@ -60,6 +60,16 @@ def test_views_of_several_examples_are_refused(name: str) -> None:
         refuse_mixing_views(MIXING[name], 1 if name == "centred" else 2, torch.randn(8, 1, 4, 4))
 
 
+@pytest.mark.parametrize("examples", [8, 600])
+def test_views_that_mix_larger_batches_only_are_refused(examples: int) -> None:
+    def mixed(rows: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
+        return (rows + rows.flip(0) if len(rows) > 7 else rows)[:, None]
+
+    with pytest.raises(ExamplesMixError):
+        refuse_mixing_views(mixed, 1, torch.randn(examples, 2))
+    refuse_mixing_views(Shifts(2, 1), 2, torch.randn(examples, 1, 3, 3))
+
+
 def test_random_views_of_one_example_are_not() -> None:
     refuse_mixing_views(Shifts(3, 1), 3, torch.randn(8, 1, 4, 4))
     refuse_mixing_views(Shifts(1, 1), 1, torch.full((8, 1, 4, 4), torch.nan))

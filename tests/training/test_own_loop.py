@@ -399,6 +399,43 @@ def test_a_model_that_mixes_is_refused_before_anything_is_charged_or_when_it_beg
     private.step(x, y)  # nothing was shown, so the batch may still be used
 
 
+class Crowded(nn.Module):
+    """An expert that takes four examples of a batch and lets the rest pass by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expert, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = x[:, :1] > 0
+        taken = chosen & (chosen.cumsum(0) <= 4)
+        return self.head(torch.where(taken, self.expert(x), x))  # type: ignore[no-any-return]
+
+
+class Skipping(nn.Module):
+    """Skips a layer by a draw, on which control flow depends, and sorts its batch: vmap takes it in evaluation only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = x[:, 0].argsort()
+        x = x[order][order.argsort()]
+        return self.head(self.layer(x) if not self.training or torch.rand(()) < 0.5 else x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore:.*example by example")
+def test_what_shows_only_in_larger_batches_or_in_training_shows_before_anything_is_charged() -> None:
+    ledger = Ledger(5.0, 1e-4)
+    with pytest.raises(ExamplesMixError):
+        loop(Crowded(), ledger=ledger, physical_batch=None)
+    assert not ledger.entries
+    private = loop(Skipping())
+    for x, y in private.batches(3):
+        private.step(x, y)
+
+
 def test_schedulers_dropout_views_and_the_adaptive_clip() -> None:
     model = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3))
     optimizer = torch.optim.AdamW(model.parameters(), 0.1)
