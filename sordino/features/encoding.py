@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data import Column, DataError
-from sordino.features.feature import Feature
+from sordino.features.feature import Feature, without_warning
 from sordino.mechanisms import memory
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ class Scaled(Feature):
     low: float
     high: float
 
+    @without_warning
     def __call__(self, vectors: NDArray[Any]) -> NDArray[np.float32]:
         if vectors.ndim != 2:
             raise DataError(f"expected vectors (n, d), not an array of shape {vectors.shape}")
-        with np.errstate(over="ignore"):  # an entry that overflows is cut, too, and no warning shows that there is one
-            unit = (vectors.astype(np.float32) - self.low) / (self.high - self.low)
+        unit = (vectors.astype(np.float32) - self.low) / (self.high - self.low)
         return np.asarray(np.clip(unit, 0, 1), dtype=np.float32)
 
 

@@ -49,5 +49,10 @@ def _steps(feature: Feature) -> tuple[Feature, ...]:
     return feature.steps if isinstance(feature, Chain) else (feature,)
 
 
+# Around what rounds examples to single precision: numbers too large for it become infinite, and no warning shows that
+# such an example is there.
+without_warning = np.errstate(over="ignore", invalid="ignore")
+
+
 def as_array(batch: Any) -> NDArray[Any]:
     return np.asarray(batch.numpy(force=True) if hasattr(batch, "numpy") else batch)

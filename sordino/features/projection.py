@@ -10,7 +10,7 @@ from scipy.linalg import eigh
 
 from sordino.budget import Ledger, NonPrivate
 from sordino.data import DataError
-from sordino.features.feature import Feature, as_array
+from sordino.features.feature import Feature, as_array, without_warning
 from sordino.mechanisms import memory
 from sordino.mechanisms.covariance import SHORTER, SecondMoments, memory_of
 from sordino.mechanisms.streams import Streams
@@ -36,6 +36,7 @@ class Projection(Feature):
         constants = np.concatenate([self.mean[None], self.components])
         return f"Projection({constants.shape}, {hashlib.blake2b(constants.tobytes()).hexdigest()}) {self.revision}"
 
+    @without_warning
     def __call__(self, batch: Any) -> NDArray[np.float32]:
         flat = as_array(batch).reshape(len(batch), -1)
         if flat.shape[1] != len(self.mean):

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.features.feature import without_warning
 from sordino.gradients.precision import unshortened
 from sordino.mechanisms.streams import Streams
 from sordino.training.dpsgd import ClippedSum
@@ -25,6 +26,7 @@ class LinearClassifier:
     In single precision, or with `double` in double precision, as an exact plan wants it.
     """
 
+    @without_warning
     def __init__(
         self, vectors: NDArray[np.floating], labels: NDArray[np.int64], classes: int, *, double: bool = False
     ) -> None:

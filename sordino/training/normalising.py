@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sordino.budget import BudgetExceeded, Event, Ledger
 from sordino.budget.events import UnsupportedEvent, composed
 from sordino.budget.ledger_file import partial_of
+from sordino.features.feature import without_warning
 from sordino.features.normalisation import Standardised
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.streams import bound_streams, data_tag, new_secret, secret_from_seed
@@ -160,6 +161,7 @@ def read(run: Run) -> Standardised:
     return Standardised(tuple(told["mean"].tolist()), tuple(told["variance"].tolist()), facts["floor"])
 
 
+@without_warning
 def standardised(normalisation: Standardised | None, features: NDArray[np.floating]) -> NDArray[np.float32]:
     """All examples' features on the scale of the statistics."""
     if normalisation is None:
@@ -170,13 +172,13 @@ def standardised(normalisation: Standardised | None, features: NDArray[np.floati
     return out
 
 
+@without_warning
 def _channel_means(features: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Of each example and channel, the mean and the mean square over its places."""
     means, squares = (np.empty(features.shape[:2]) for _ in range(2))
     for rows in _blocks(len(features)):
         block = np.asarray(features[rows], dtype=np.float32).reshape(*means[rows].shape, -1)
-        with np.errstate(over="ignore"):  # infinite then, which counts as empty, and no warning shows that it was there
-            means[rows], squares[rows] = block.mean(2), np.square(block).mean(2)
+        means[rows], squares[rows] = block.mean(2), np.square(block).mean(2)
     return means, squares
 
 

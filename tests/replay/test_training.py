@@ -18,6 +18,7 @@ import sordino
 from sordino.budget import Ledger
 from sordino.data import Split, load
 from sordino.data.samplers import ShuffledSampler
+from sordino.features.normalisation import Standardised
 from sordino.features.projection import Projection
 from sordino.gradients.tuning import Choices
 from sordino.mechanisms.bounds import private_bounds
@@ -29,6 +30,7 @@ from sordino.training.convex import LinearPlan, LogisticPlan, fit_linear, fit_lo
 from sordino.training.dense import DenseTrainee
 from sordino.training.dense_sums import softmax_slope
 from sordino.training.heads import cross_entropy
+from sordino.training.normalising import standardised
 from sordino.training.quantile_clip import QuantileClip
 from sordino.training.weight_distributions import WeightDistributionPlan, fit_weight_distributions
 
@@ -116,6 +118,18 @@ TRAINEES: dict[str, Callable[[Array, Array], Any]] = {
 @pytest.mark.parametrize("kind", TRAINEES)
 def test_fit_on_vectors(folders: Callable[[], Path], kind: str) -> None:
     check(fitted(TRAINEES[kind], folders), vectors())
+
+
+def test_no_cast_to_single_precision_shows_a_record(folders: Callable[[], Path]) -> None:
+    """Vectors in double precision, one of them beyond what single precision holds."""
+    x, y = vectors()
+    wide = x.astype(np.float64), y
+    others = [(with_record(wide, 1, value), 1) for value in (1e300, -1e300)]
+    assert replayed_on(fitted(TRAINEES["linear"], folders), wide, others) == []
+    for data, _ in others:
+        standardised(None, data[0])
+        standardised(Standardised((0.0,) * 5, (1.0,) * 5, 1e-3), data[0])
+        Projection(np.zeros(5), np.eye(5)[:2])(data[0])
 
 
 def test_fit_on_images(folders: Callable[[], Path]) -> None:
