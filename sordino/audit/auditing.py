@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from sordino.audit.canaries import half_of, plan_at
+from sordino.audit.driving import keys_differ
 from sordino.audit.findings import SHARE, WIDE_DELTA, Audit, Finding, Part
 from sordino.audit.lower_bound import check_confidence, epsilon_lower_bound
-from sordino.audit.noise import noise_test
+from sordino.audit.noise import KnownSums, Shapes, noise_test
 from sordino.audit.one_run import one_run_lower_bound
 from sordino.audit.sampler import sampler_findings
 from sordino.audit.sensitivity import adversarial_rows, sensitivity_probe
 from sordino.audit.weight_distributions import audit_weight_distributions
-from sordino.audit.white_box import statistics_scores, threshold_scores, training_scores
+from sordino.audit.white_box import linear_attack, statistics_scores, threshold_scores, training_attack
 from sordino.budget import Composed, Event, Ledger, Repeated, cost
 from sordino.data import DataError, Facts
 from sordino.features.feature import as_array
@@ -25,6 +26,7 @@ from sordino.training import canaries, normalising
 from sordino.training.description import Description
 from sordino.training.dpsgd import Trainee
 from sordino.training.heads import LinearHead
+from sordino.training.linear import LinearClassifier
 from sordino.training.plan import Plan
 from sordino.training.recipes import Recipe, recipe
 from sordino.training.run import Run, RunError
@@ -35,8 +37,11 @@ RUNS = 20_000
 """Trials of the mechanism, half with the canary and half without."""
 _FEWEST_RUNS, _MOST_RUNS = 100, 10_000_000
 _TESTED_RECORDS = 2000
-_PROBED_RECORDS = 16
-_WIDTH = 32
+_LINEAR_RUNS = 2000
+"""Canaries through a linear model: each has an input of its own, so their vectors are as many numbers squared."""
+_KEYED_RECORDS = 100
+_PROBED_RECORDS, _PROBED_IN_A_NETWORK, _PROBED_LINEAR = 16, 128, 4096
+"""Records whose sensitivity is probed, in batches of the plan's size: at least, and at most."""
 
 
 def audit_plan(
@@ -60,7 +65,8 @@ def audit_plan(
     streams = Streams.fresh() if streams is None else streams
     small = plan_at(plan, runs)
     coins = half_of(small.sampler.n, streams)
-    scores = {"training": training_scores(small, coins, streams)}
+    attack = training_attack(small, coins, streams)
+    scores, findings = {"training": attack.scores}, [*attack.findings]
     events: dict[str, tuple[Event, Event]] = {
         "training": (Repeated(plan.claimed_step or plan.step_event, plan.steps), plan.event)
     }
@@ -77,9 +83,16 @@ def audit_plan(
         whole = [Composed((*spent, event)) for event in events["training"]]
         events["everything"] = whole[0], whole[1]
     whole_name = next(iter(scores))
+    arms = dict.fromkeys(scores, coins)
+    if isinstance(trainee, LinearClassifier):
+        few = plan_at(plan, min(runs, _LINEAR_RUNS))
+        arms["closed form"] = half_of(few.sampler.n, streams)
+        closed = linear_attack(few, arms["closed form"], streams)
+        scores["closed form"], events["closed form"] = closed.scores, events["training"]
+        findings = [_both(one, other) for one, other in zip(findings, closed.findings, strict=True)]
 
     def part(name: str, at: float, level: float) -> Part:
-        present = coins[: len(scores[name])]
+        present = arms[name][: len(scores[name])]
         bound = epsilon_lower_bound(scores[name][present], scores[name][~present], at, 1 - level)
         claimed, sound = (cost(event, at).epsilon for event in events[name])
         return Part(name, at, bound, claimed, sound)
@@ -88,13 +101,28 @@ def audit_plan(
     headline = part(whole_name, delta, level)
     parts = tuple(part(name, max(delta, WIDE_DELTA), level * SHARE / len(scores)) for name in scores)
     tested = plan_at(plan, _TESTED_RECORDS)
-    findings = [*sampler_findings(tested.sampler, streams), noise_test(tested, streams)]
+    findings += [*sampler_findings(tested.sampler, streams), noise_test(tested, streams, _shapes(trainee, streams))]
+    tiny = plan_at(replace(plan, steps=2), _KEYED_RECORDS)
+    findings.append(keys_differ(tiny, KnownSums(tiny.sampler.n)))
     if trainee is not None:
-        findings.append(sensitivity_probe(trainee, plan.l2_clip, streams))
+        findings.append(sensitivity_probe(trainee, plan.l2_clip, streams, plan.sampler.expected_batch_size))
     return Audit(
         *(headline.lower_bound, confidence, headline.claimed_epsilon, headline.sound_epsilon, delta, small.sampler.n),
         *(parts, tuple(findings)),
     )
+
+
+def _both(one: Finding, other: Finding) -> Finding:
+    """Of two executions of the same code, the one that shows more."""
+    return one if one.p_value <= other.p_value else other
+
+
+def _shapes(trainee: Trainee | None, streams: Streams) -> Shapes | None:
+    """Of the trainee's own tensors, by name."""
+    if trainee is None:
+        return None
+    trainee.initialise(streams)
+    return {name: tuple(value.shape) for name, value in trainee.parameters.items()}
 
 
 def audit_recipe(
@@ -158,7 +186,7 @@ def _audit(
 ) -> Audit:
     _check(runs, confidence)
     known: dict[str, Any] = {"runs": runs, "confidence": confidence, "streams": streams}
-    trainee = _probed(chosen, facts, streams)
+    trainee = _probed(chosen, facts, plan.sampler.expected_batch_size, streams)
     if isinstance(plan, WeightDistributionPlan):
         return audit_weight_distributions(plan, delta, trainee=trainee, **known)
     return audit_plan(plan, delta, moments=chosen.moments, trainee=trainee, **known)
@@ -188,12 +216,12 @@ def _recipe(name: str) -> tuple[Recipe, Facts]:
     raise problem
 
 
-def _probed(chosen: Recipe, facts: Facts, streams: Streams) -> Trainee:
+def _probed(chosen: Recipe, facts: Facts, expected_batch_size: int, streams: Streams) -> Trainee:
     """The recipe's model with adversarial records in the place of features, of the shape that the features have."""
-    shape: tuple[int, ...] = (_WIDTH,)
-    if not isinstance(chosen.head, LinearHead):  # to a linear model one width is as good as another
-        examples = np.zeros((2, *facts.shape), dtype=np.uint8)
-        shape = as_array(chosen.features(examples)).shape[1:]
+    examples = np.zeros((2, *facts.shape), dtype=np.uint8)
+    shape = as_array(chosen.features(examples)).shape[1:]
+    linear = isinstance(chosen.head, LinearHead)
+    records = int(np.clip(expected_batch_size, _PROBED_RECORDS, _PROBED_LINEAR if linear else _PROBED_IN_A_NETWORK))
     classes = len(facts.classes or ())
-    labels = np.arange(_PROBED_RECORDS) % classes
-    return chosen.head.trainee(adversarial_rows(shape, _PROBED_RECORDS, streams), labels, classes)
+    rows = adversarial_rows(shape, records, streams)
+    return chosen.head.trainee(rows, np.arange(records) % classes, classes)

@@ -26,7 +26,7 @@ _BEFORE_CLIPPING = 8.0
 class CanaryTrainee:
     """A trainee with a parameter for each record; a present record's gradient lies along its own, an absent one's is 0.
 
-    The parameters are two tensors, as models have several. Gradients are clipped by the engine's own rule.
+    The parameters are a vector and a matrix, as models have both. Gradients are clipped by the engine's own rule.
     """
 
     def __init__(self, coins: NDArray[np.bool_], l2_clip: float) -> None:
@@ -61,12 +61,13 @@ class CanaryTrainee:
         return ClippedSum(self._split(torch.zeros(len(self._lengths)).index_add_(0, rows, clipped)), lengths)
 
     def _split(self, values: Tensor) -> Weights:
-        return dict(zip(("first", "second"), values.split(self._sizes), strict=True))
+        first, second = values.split(self._sizes)
+        return {"first": first, "second": second[:, None]}
 
 
 def by_record(weights: Weights) -> Tensor:
     """The parameters of a canary trainee, or gradients of them, in the order of its records."""
-    return torch.cat([weights["first"], weights["second"]])
+    return torch.cat([weights["first"], weights["second"][:, 0]])
 
 
 def half_of(records: int, streams: Streams) -> NDArray[np.bool_]:

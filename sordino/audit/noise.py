@@ -3,6 +3,7 @@
 The loop of weight distributions has its own (`weight_distributions.drawn_noise_test`), by the same tests.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,21 +12,27 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
+from sordino.audit.driving import Watching, driven
 from sordino.audit.findings import Finding
 from sordino.mechanisms.streams import Streams
 from sordino.training.dpsgd import ClippedSum, Training, train_steps
-from sordino.training.optimisers import State, Weights
+from sordino.training.optimisers import Weights
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import SENSITIVITY, QuantileClip
 
-_STILL = 1023
+_SHAPES: dict[str, tuple[int, ...]] = {"bias": (640,), "kernel": (8, 4, 2, 2), "weight": (16, 16)}
+_COLUMNS = 1024
+"""Parameters that are tested one by one and against each other; of larger models so many, of every tensor some."""
 _FEWEST_STEPS, MOST_STEPS = 64, 256
 """Steps whose noise is tested in full."""
 MOST_COMPARED, FEW = 5000, 64
 """Steps of which any two are compared, by so many of their parameters: noise may come back after any time."""
-_BLOCK = 512
+_MOST_NUMBERS, _FEWEST_IN_A_WINDOW = 2**24, 8
+"""That are drawn for a model's own tensors, and steps at the beginning, the middle and the end of the plan."""
+_BLOCK, _TOGETHER = 512, 64
 
 Array = NDArray[np.float64]
+Shapes = dict[str, tuple[int, ...]]
 
 
 class KnownSums:
@@ -34,10 +41,10 @@ class KnownSums:
     Norms are 0, within any clip, so that a quantile clip's count is known, too.
     """
 
-    def __init__(self, records: int) -> None:
+    def __init__(self, records: int, shapes: Shapes | None = None) -> None:
         self._records = records
-        zeros = torch.zeros(1 + _STILL, dtype=torch.float64)
-        self.parameters: Weights = {"aligned": zeros[:1].clone(), "still": zeros[1:].clone()}
+        self._shapes = {name: shape for name, shape in sorted((shapes or _SHAPES).items()) if math.prod(shape)}
+        self.parameters: Weights = self._zeros()
         self.batch_sizes: list[int] = []
 
     def weights(self) -> Weights:
@@ -46,7 +53,8 @@ class KnownSums:
     def load(self, weights: Weights) -> None:
         self.parameters = weights
 
-    def initialise(self, streams: Streams) -> None: ...
+    def initialise(self, streams: Streams) -> None:
+        self.parameters = self._zeros()
 
     def facts(self) -> dict[str, Any]:
         return {"model": "known sums"}
@@ -61,55 +69,112 @@ class KnownSums:
         self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator | None = None
     ) -> ClippedSum:
         self.batch_sizes.append(len(indices))
-        aligned = torch.full((1,), len(indices) * l2_clip, dtype=torch.float64)
-        return ClippedSum({"aligned": aligned, "still": torch.zeros(_STILL)}, torch.zeros(len(indices)))
+        sums = self._zeros()
+        next(iter(sums.values())).view(-1)[0] = len(indices) * l2_clip
+        return ClippedSum(sums, torch.zeros(len(indices)))
+
+    def _zeros(self) -> Weights:
+        return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in self._shapes.items()}
+
+
+def in_a_row(weights: Weights) -> Array:
+    """Of known sums: the parameter that records add to comes first."""
+    return np.asarray(torch.cat([weights[name].detach().flatten() for name in sorted(weights)]).double().numpy())
 
 
 class _Residuals:
-    """An optimiser that takes the known sums off again: what is left is the noise, in units of its deviation."""
+    """Takes the known sums off the noisy gradients again: what is left is the noise, in units of its deviation."""
 
     def __init__(self, plan: Plan, trainee: KnownSums) -> None:
         self._plan, self._trainee = plan, trainee
+        self._columns = _some_of_each(trainee.parameters)
         self.rows: list[Array] = []
         self.few: list[Array] = []
         self.clips: list[float] = []
+        self.squares: list[Array] = []
+        """By step, the sum of squares over each tensor."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {"optimiser": "residuals"}
-
-    def start(self, parameters: Weights) -> State:
-        return {}
-
-    def step(self, parameters: Weights, state: State, gradient: Weights, step: int, noise_deviation: float) -> None:
+    def see(self, parameters: Weights, gradient: Weights, step: int, noise_deviation: float) -> None:
         batch, plan = self._plan.sampler.expected_batch_size, self._plan
         clip = plan.l2_clip if plan.quantile_clip is None else noise_deviation * batch / plan.noise_multiplier
-        known = self._trainee.batch_sizes[-1] * clip
-        left = torch.cat([gradient["aligned"].double() * batch - known, gradient["still"] * batch])
-        noise = left.numpy() / (plan.noise_multiplier * clip)
+        noise = in_a_row(gradient) * batch
+        noise[0] -= self._trainee.batch_sizes[-1] * clip
+        noise /= plan.noise_multiplier * clip
         self.few.append(noise[:FEW].copy())
         self.clips.append(clip)
-        if step < MOST_STEPS:
-            self.rows.append(noise)
+        if len(self.rows) < MOST_STEPS:
+            self.rows.append(noise[self._columns])
+            self.squares.append(np.add.reduceat(np.square(noise), _starts(gradient)))
 
 
-def noise_test(plan: Plan, streams: Streams) -> Finding:
-    """The noise of the real loop on sums that are known, against N(0, (noise_multiplier·l2_clip)²) on every coordinate.
+def _starts(weights: Weights) -> NDArray[np.int64]:
+    """Where each tensor begins in a row."""
+    return np.cumsum([0, *(weights[name].numel() for name in sorted(weights))])[:-1]
+
+
+def _some_of_each(weights: Weights) -> NDArray[np.int64]:
+    """Places of all parameters in a row, or of some of every tensor: its first, its last, and others between."""
+    sizes = [weights[name].numel() for name in sorted(weights)]
+    if sum(sizes) <= _COLUMNS:
+        return np.arange(sum(sizes))
+    each = max(2, _COLUMNS // len(sizes))
+    places = [start + np.linspace(0, size - 1, each) for start, size in zip(_starts(weights), sizes, strict=True)]
+    return np.unique(np.concatenate(places).astype(np.int64))
+
+
+def noise_test(plan: Plan, streams: Streams, shapes: Shapes | None = None) -> Finding:
+    """The noise of the real `fit` on sums that are known, against N(0, (noise_multiplier·l2_clip)²) on each coordinate.
 
     It takes at least 64 steps, of a shorter plan too. The noise on a quantile clip's count is found from how the clip
-    moves, and tested as if the count were one more parameter.
+    moves, and tested as if the count were one more parameter. `shapes` are those of a model's tensors by name: their
+    noise is tested at the beginning, in the middle and at the end of the plan, however long it is.
     """
     steps = int(np.clip(plan.steps, _FEWEST_STEPS, MOST_COMPARED))
-    plan = replace(plan, steps=steps, quantile_clip=_with_small_moves(plan))
+    late = replace(plan, quantile_clip=_with_small_moves(plan))
+    plan = replace(late, steps=steps)
     trainee = KnownSums(plan.sampler.n)
     residuals = _Residuals(plan, trainee)
-    training = Training(plan, trainee, residuals)
-    standing = training.start()
-    train_steps(training, standing, streams, steps)
+    standing = driven(plan, trainee, residuals.see, streams).standing
     noise = np.stack(residuals.rows)
     if plan.quantile_clip is not None:
         clips = np.array([*residuals.clips, standing.l2_clip])
         noise = np.column_stack([noise, _count_noise(clips, plan, plan.quantile_clip, trainee)[: len(noise)]])
-    return standard_normal(noise, np.stack(residuals.few))
+    squares = _tensor_variance(residuals, trainee.parameters)
+    windows = _in_windows(late, streams, shapes)
+    return standard_normal(noise, np.stack(residuals.few), squares | windows)
+
+
+def _in_windows(plan: Plan, streams: Streams, shapes: Shapes | None) -> dict[str, float]:
+    """p-values of the noise on the model's tensors, or on some, in the first, the middle and the last steps."""
+    trainee = KnownSums(plan.sampler.n, shapes)
+    total = sum(value.numel() for value in trainee.parameters.values())
+    length = int(np.clip(_MOST_NUMBERS // total // 3, _FEWEST_IN_A_WINDOW, MOST_STEPS // 3))
+    if 3 * length >= plan.steps:
+        windows = [(0, plan.steps)]
+    else:
+        middle = (plan.steps - length) // 2
+        windows = [(0, length), (middle, middle + length), (plan.steps - length, plan.steps)]
+    residuals = _Residuals(plan, trainee)
+    found: dict[str, float] = {}
+    training = Training(plan, trainee, Watching(residuals.see))
+    for start, last in windows:
+        # Every number of a step follows from the key and the step alone: the steps before need not be taken.
+        standing = training.start()
+        standing.done, taken = start, len(residuals.rows)
+        train_steps(training, standing, streams, last)
+        squares = np.square(np.stack(residuals.rows[taken:]))
+        found[f"variance in steps {start:,} to {last:,}"] = _two_sided(stats.chi2(squares.size), squares.sum())
+    values = _p_values(np.stack(residuals.rows))
+    found |= {f"{name} on the model's tensors": value for name, value in values.items()}
+    return found | _tensor_variance(residuals, trainee.parameters, " of the model")
+
+
+def _tensor_variance(residuals: _Residuals, parameters: Weights, whose: str = "") -> dict[str, float]:
+    """Of all numbers of each tensor, in the steps that were looked at in full."""
+    sizes = np.array([parameters[name].numel() for name in sorted(parameters)], dtype=np.float64)
+    totals = np.stack(residuals.squares).sum(0)
+    law = stats.chi2(sizes * len(residuals.squares))
+    return {f"variance of a tensor{whose}": _union(_two_sided_of(law, totals))}
 
 
 def _with_small_moves(plan: Plan) -> QuantileClip | None:
@@ -127,14 +192,19 @@ def _count_noise(clips: Array, plan: Plan, rule: QuantileClip, trainee: KnownSum
     return (counts - SENSITIVITY * np.array(trainee.batch_sizes)) / (SENSITIVITY * rule.noise_multiplier)
 
 
-def standard_normal(noise: Array, few: Array) -> Finding:
+def standard_normal(noise: Array, few: Array, others: dict[str, float] | None = None) -> Finding:
     """Of numbers, a row a step and a column a parameter, that should be independent of each other and N(0, 1).
 
-    `few` has some parameters of many more steps, to compare any two of these. p-values are combined by a union bound.
+    `few` has some parameters of many more steps, to compare any two of these, and blocks of them with the variance that
+    they should have. p-values, these and `others`, are combined by a union bound.
     What it cannot see: noise that others could predict, and dependence between more than two numbers.
     """
     steps, parameters = noise.shape
-    found = _p_values(noise) | {f"correlation of any two of {len(few):,} steps": _correlations(few)}
+    found = _p_values(noise) | {
+        f"correlation of any two of {len(few):,} steps": _correlations(few),
+        f"variance of {_TOGETHER} of {len(few):,} steps": _blocks(few),
+        **(others or {}),
+    }
     worst, value = min(found.items(), key=lambda item: item[1])
     seen = f"least probable of {len(found)}: {worst} over {steps:,} steps of {parameters:,} parameters"
     return Finding("noise", min(1.0, len(found) * value), seen)
@@ -155,6 +225,14 @@ def _p_values(noise: Array) -> dict[str, float]:
             stats.norm(), (noise[:, 1:] * noise[:, :-1]).sum() / np.sqrt(noise[:, 1:].size)
         ),
     }
+
+
+def _blocks(few: Array) -> float:
+    """Of the variance in the steps of each block: noise may shrink after any time."""
+    squares = np.square(few).sum(1)
+    blocks = np.add.reduceat(squares, np.arange(0, len(few), _TOGETHER))
+    lengths = np.add.reduceat(np.ones(len(few)), np.arange(0, len(few), _TOGETHER)) * few.shape[1]
+    return _union(_two_sided_of(stats.chi2(lengths), blocks))
 
 
 def _correlations(rows: Array) -> float:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,13 +15,20 @@ from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.dpsgd import Trainee
 
 _TOLERANCE = 1e-5
-_BATCH, _MOST_BATCHES = 8, 4
+_BATCH, _MOST_BATCHES = 8, 3
+_PHYSICAL = 20
+"""Physical batches that a large batch is divided into, more than the trainee gathers at once."""
 _WEIGHTS = (None, 1.0)
 """Deviations of random weights that gradients are probed at, beside the model's own start."""
 
 
-def sensitivity_probe(trainee: Trainee, l2_clip: float, streams: Streams) -> Finding:
+def sensitivity_probe(
+    trainee: Trainee, l2_clip: float, streams: Streams, expected_batch_size: int | None = None
+) -> Finding:
     """Records of the trainee zeroed out one at a time, in random batches, at several weights.
+
+    With a plan's expected batch size also some of all records in one batch of that size, or as many as there are, once
+    as the trainee would divide it and once in many small physical batches.
 
     Fails if a record moves the sums by more than the clip, but for rounding, or moves what the others add (examples
     that mix: batch norm in training mode). It is exact about what it tries, and proves nothing about what it does not;
@@ -32,7 +40,11 @@ def sensitivity_probe(trainee: Trainee, l2_clip: float, streams: Streams) -> Fin
             "a trainee with random views cannot be probed: probe it without `augment`, its clip is the same"
         )
     try:
+        size = min(len(trainee.data()[0]), _BATCH if expected_batch_size is None else expected_batch_size)
+        chosen = trainee.choose(None, size)
         largest, mixed = _worst(trainee, l2_clip, streams)
+        if expected_batch_size is not None:
+            largest = max(largest, _in_large_batches(trainee, chosen, l2_clip, streams, size))
     except ExamplesMixError as refusal:
         return Finding("sensitivity", 1.0, f"the engine refuses the model: {refusal}")
     # What is rounded is sums of up to a batch of clips.
@@ -44,7 +56,6 @@ def sensitivity_probe(trainee: Trainee, l2_clip: float, streams: Streams) -> Fin
 def _worst(trainee: Trainee, l2_clip: float, streams: Streams) -> tuple[float, float]:
     """The largest change by one record, and of what others add; both in clips."""
     n, generator = len(trainee.data()[0]), streams.generator(Stream.SAMPLING)
-    trainee.choose(None, min(n, _BATCH))
     trainee.initialise(streams)
     largest = mixed = 0.0
     for deviation in _WEIGHTS:
@@ -64,6 +75,29 @@ def _worst(trainee: Trainee, l2_clip: float, streams: Streams) -> tuple[float, f
                 together = all_of_them - without[place] - without[place + 1] + neither
                 mixed = max(mixed, _length(together) / l2_clip)
     return largest, mixed
+
+
+def _in_large_batches(trainee: Trainee, chosen: dict[str, Any], l2_clip: float, streams: Streams, size: int) -> float:
+    """The largest change by one record of a batch of this size, in clips, less what rounding may add.
+
+    First as the trainee chose to divide it, then in small physical batches.
+    """
+    n = len(trainee.data()[0])
+    batch = np.sort(streams.generator(Stream.SAMPLING, 1).permutation(n)[:size])
+    largest, rounding = 0.0, _TOLERANCE * max(0.0, len(batch) / _BATCH - 1)
+    for small in (None, max(1, len(batch) // _PHYSICAL)):
+        if small is not None:
+            if "engine" not in chosen:
+                break  # it divides batches in one way alone
+            chosen = trainee.choose(chosen | {"engine": chosen["engine"] | {"physical_batch": small}}, len(batch))
+        trainee.initialise(streams)
+        physical = chosen["engine"]["physical_batch"] if "engine" in chosen else len(batch)
+        all_of_them = _sum(trainee, batch, l2_clip)
+        for place in {0, physical, len(batch) // 2, len(batch) - 1}:
+            if 0 <= place < len(batch):
+                moved = _length(all_of_them - _sum(trainee, np.delete(batch, place), l2_clip)) / l2_clip
+                largest = max(largest, moved - rounding)
+    return largest
 
 
 def _batches(n: int, generator: np.random.Generator) -> list[NDArray[np.int64]]:

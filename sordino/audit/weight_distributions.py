@@ -12,7 +12,7 @@ import numpy as np
 from sordino.audit.canaries import CanaryTrainee, by_record, half_of, resized
 from sordino.audit.findings import SHARE, WIDE_DELTA, Audit, Finding, Part
 from sordino.audit.lower_bound import epsilon_lower_bound
-from sordino.audit.noise import FEW, MOST_COMPARED, MOST_STEPS, Array, KnownSums, standard_normal
+from sordino.audit.noise import FEW, MOST_COMPARED, MOST_STEPS, Array, KnownSums, in_a_row, standard_normal
 from sordino.audit.sampler import sampler_findings
 from sordino.audit.sensitivity import sensitivity_probe
 from sordino.budget.weight_trajectories import displacements
@@ -56,7 +56,7 @@ def audit_weight_distributions(
     sampler = resized(plan.sampler, _TESTED_RECORDS)
     findings = [*sampler_findings(sampler, streams), drawn_noise_test(plan, streams)]
     if trainee is not None:
-        findings.append(sensitivity_probe(trainee, plan.l2_clip, streams))
+        findings.append(sensitivity_probe(trainee, plan.l2_clip, streams, plan.sampler.expected_batch_size))
     return Audit(
         epsilon_lower_bound(last[coins], last[~coins], delta, confidence),
         *(confidence, plan.claimed_epsilon(delta), plan.epsilon(delta), delta, len(coins)),
@@ -73,7 +73,7 @@ def drawn_noise_test(plan: WeightDistributionPlan, streams: Streams) -> Finding:
     trainee = KnownSums(plan.sampler.n)
     drawn = []
     for step, theta in enumerate(_drawn(plan, trainee, streams)):
-        weights = np.concatenate([theta["aligned"], theta["still"]])
+        weights = in_a_row(theta)
         drawn.append(weights if step < MOST_STEPS else weights[:FEW].copy())
     unit = plan.l2_clip / plan.sampler.expected_batch_size
     moved = unit * displacements(np.array(trainee.batch_sizes), plan.rates, plan.momentum)

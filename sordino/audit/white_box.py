@@ -9,23 +9,27 @@ without replacement, and hits vary less than the intervals allow for.
 """
 
 import math
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from sordino.audit.canaries import CanaryTrainee, by_record
+from sordino.audit.driving import driven
+from sordino.audit.findings import Finding
 from sordino.budget import Event, Gaussian, Ledger, PoissonGaussian, ShuffledGaussian
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.streams import Streams
 from sordino.mechanisms.thresholds import ThresholdQuantiles
-from sordino.training.dpsgd import Training, train_steps
-from sordino.training.optimisers import State, Weights
+from sordino.training.linear import LinearClassifier
+from sordino.training.optimisers import Weights
 from sordino.training.plan import Plan
 
 Scores = NDArray[np.float64]
 
+_CLASSES, _FAR, _SLOWLY = 4, 30.0, 1e-3
+"""Of a linear model: classes, the size of a canary's input, and steps so small that no canary is ever learnt."""
 _CHANNELS = 256
 _QUANTILES = 4000
 """Trials of thresholds, which are drawn one by one."""
@@ -51,8 +55,6 @@ class _Likelihood:
                 self._steps += 1
                 if self._steps % steps_per_epoch == 0:
                     self._total, self._epoch = self.scores(), np.full_like(self._epoch, -np.inf)
-            case _:
-                raise ValueError(f"no audit is known for a step of {type(self._event).__name__}")
 
     def scores(self) -> Scores:
         """What is left of a begun epoch is the chance that the record's batch is still to come."""
@@ -70,36 +72,64 @@ def _mixture(ratio: Scores, rate: float) -> Scores:
     return ratio if rate == 1 else np.logaddexp(math.log1p(-rate), math.log(rate) + ratio)
 
 
-class _Watching:
-    """An optimiser that only looks: whatever it would do with the noisy gradients is post-processing of them."""
+class Attack(NamedTuple):
+    """Each canary's score after an execution of the plan's steps by the real `fit`, and what its folder shows."""
 
-    def __init__(self, plan: Plan, likelihood: _Likelihood) -> None:
-        self._plan, self._likelihood = plan, likelihood
+    scores: Scores
+    findings: tuple[Finding, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        return {"optimiser": "watching"}
 
-    def start(self, parameters: Weights) -> State:
-        return {}
+def training_attack(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Attack:
+    """Canaries in parameters of their own, scored by every noisy gradient."""
+    likelihood = _likelihood(plan)
 
-    def step(self, parameters: Weights, state: State, gradient: Weights, step: int, noise_deviation: float) -> None:
-        batch = self._plan.sampler.expected_batch_size
-        clip = self._plan.l2_clip
-        if self._plan.quantile_clip is not None:
-            clip = noise_deviation * batch / self._plan.noise_multiplier
-        self._likelihood.add(by_record(gradient).double().numpy() * (batch / clip))
+    def see(parameters: Weights, gradient: Weights, step: int, noise_deviation: float) -> None:
+        clip = _clip(plan, noise_deviation)
+        likelihood.add(by_record(gradient).double().numpy() * (plan.sampler.expected_batch_size / clip))
+
+    found = driven(plan, CanaryTrainee(coins, plan.l2_clip), see, streams)
+    return Attack(likelihood.scores(), found.findings)
+
+
+def linear_attack(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Attack:
+    """Canaries through the closed form of a linear model: each has an input of its own, so its gradient is there.
+
+    An absent one is zero there, and what it adds to the bias nobody looks at. Whoever sees the weights knows in which
+    direction a canary's gradient points.
+    """
+    likelihood, batch = _likelihood(plan), plan.sampler.expected_batch_size
+    labels = np.arange(len(coins)) % _CLASSES
+    trainee = LinearClassifier(np.diag(_FAR * coins).astype(np.float32), labels, _CLASSES)
+
+    def see(parameters: Weights, gradient: Weights, step: int, noise_deviation: float) -> None:
+        logits = (_FAR * parameters["weight"] + parameters["bias"][:, None]).T
+        residuals = torch.softmax(logits.double(), 1) - torch.nn.functional.one_hot(torch.from_numpy(labels), _CLASSES)
+        directions = torch.nn.functional.normalize(residuals, dim=1)
+        seen = (gradient["weight"].T.double() * directions).sum(1)
+        likelihood.add(seen.numpy() * (batch / _clip(plan, noise_deviation)))
+
+    found = driven(plan, trainee, see, streams, rate=_SLOWLY * batch / plan.l2_clip)
+    return Attack(likelihood.scores(), found.findings)
 
 
 def training_scores(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Scores:
-    """Each canary's score after an execution of the plan's steps by the real loop, over the canaries."""
+    return training_attack(plan, coins, streams).scores
+
+
+def _likelihood(plan: Plan) -> _Likelihood:
     if not plan.private:
         raise ValueError("a plan without noise claims nothing, so there is nothing to audit: its ε is ∞")
-    likelihood = _Likelihood(plan.sampler.n, plan.sampler.event(plan.noise_multiplier))
-    trainee = CanaryTrainee(coins, plan.l2_clip)
-    training = Training(plan, trainee, _Watching(plan, likelihood))
-    with torch.no_grad():
-        train_steps(training, training.start(), streams, plan.steps)
-    return likelihood.scores()
+    event = plan.sampler.event(plan.noise_multiplier)
+    if not isinstance(event, Gaussian | PoissonGaussian | ShuffledGaussian):
+        raise ValueError(f"no audit is known for a step of {type(event).__name__}")
+    return _Likelihood(plan.sampler.n, event)
+
+
+def _clip(plan: Plan, noise_deviation: float) -> float:
+    """Of the step: a quantile clip moves."""
+    if plan.quantile_clip is None:
+        return plan.l2_clip
+    return noise_deviation * plan.sampler.expected_batch_size / plan.noise_multiplier
 
 
 def threshold_scores(thresholds: ThresholdQuantiles, coins: NDArray[np.bool_]) -> Scores:

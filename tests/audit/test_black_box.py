@@ -99,7 +99,7 @@ def test_exact_leaks_are_found_whatever_the_runs_allow() -> None:
     most = largest_bound((180, 180), DELTA, 0.95)
     for train in (exact_count, early_stop, noise_reused):
         found = audited(train, runs=300)
-        assert found.lower_bound == pytest.approx(most, rel=0.01), found.statistic
+        assert found.lower_bound == pytest.approx(most, rel=0.05), found.statistic
 
 
 def test_only_one_record_in_many_numbers_is_seen() -> None:
