@@ -18,7 +18,7 @@ from PIL import Image
 
 from sordino.budget import Ledger
 from sordino.data import load
-from sordino.training import Run
+from sordino.training import SGD, Run
 from sordino.training.description import Description
 
 TRAIN = ("train", "digits", "--epsilon", 3, "--delta", 1e-4)
@@ -203,6 +203,19 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(tmp_path: Path) -> None:
     resumed = subprocess.run([*command, "resume", "run"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert resumed.returncode == 0, resumed.stderr
     assert "test accuracy" in resumed.stdout
+
+
+def test_a_training_that_diverges_is_one_line_and_leaves_no_key(
+    sordino: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        SGD, "step", lambda self, parameters, *_: [value.fill_(np.nan) for value in parameters.values()]
+    )
+    for words in ("training diverged", "use another folder"):
+        outcome = sordino(*TRAIN, "--out", tmp_path / "run")
+        assert outcome.code == 2
+        assert words in outcome.err.splitlines()[-1]
+        assert {path.name for path in (tmp_path / "run" / "private").iterdir()} <= {"lock"}
 
 
 def test_resuming_with_another_budget_is_refused(
