@@ -25,6 +25,7 @@ from sordino.selection.keyed_steps import KeyedSteps
 from sordino.training import SGD, LinearClassifier, ModuleTrainee, Plan, Run, fit
 from sordino.training.convex import GaussianObjective, LogisticPlan, data_norm, fit_logistic, fit_many
 from sordino.training.convex import predict as by_logistic
+from sordino.training.convex.logistic import require_memory
 from sordino.training.dpsgd import Trainee, Training, check_finite, train_steps
 from sordino.training.heads import cross_entropy
 from sordino.training.linear import predict as linear_scores
@@ -284,6 +285,7 @@ class _LogisticLearner:
         def draw(ledger: Ledger, streams: Streams) -> NDArray[np.float64]:
             return fit_logistic(plan, self.x, self.y, ledger, streams, what=what)
 
+        require_memory(len(self.x), self.x.shape[1] + 1)  # a step is charged before it is drawn
         return partial(by_logistic, steps.weights(run.model, Planned(plan.event, what), draw))
 
     def trained(self, run: Run) -> Predict:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sordino.mechanisms import memory
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.optimisers import Weights
 
@@ -26,6 +27,17 @@ def seed_of(streams: Streams) -> int:
 def tensors(model: nn.Module) -> Weights:
     """Parameters, frozen ones and buffers: frozen random layers are part of the model, too."""
     return {name: value.detach() for name, value in [*model.named_parameters(), *model.named_buffers()]}
+
+
+_COPIES = 12
+"""Of the trained weights in single precision: sums, noise and their sum in double, the optimiser's and averaged ones,
+and a checkpoint as it is written."""
+
+
+def require_memory(model: nn.Module, what: str) -> None:
+    """Refuse a training whose weights memory has no room for, before it is charged."""
+    size = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    memory.require(4.0 * _COPIES * size, f"to train {what} ({size:,} weights)", "choose a smaller model")
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.mechanisms.streams import Streams
-from sordino.training.building import built, load_into, seed_of, tensors, words
+from sordino.training.building import built, load_into, require_memory, seed_of, tensors, words
 from sordino.training.dense_sums import ACTIVATIONS, Examples, Layer, Slope, Sums, clipped_sums, size_of
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.optimisers import Weights
@@ -94,6 +94,7 @@ class DenseTrainee:
         Beside others there are always as many places, empty or not, and every piece has the same number of rows: so a
         step is repeated bit for bit whatever the others do meanwhile, and whether they are still there.
         """
+        require_memory(self.model, "the model")
         if self.place[1] > 1:
             usual = expected_batch_size + 3 * math.isqrt(expected_batch_size)
             self.rows = math.ceil(usual / math.ceil(usual / _PIECE))

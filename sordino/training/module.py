@@ -18,7 +18,7 @@ from sordino.gradients.tuning import Choices
 from sordino.mechanisms.streams import Streams
 from sordino.training import probing
 from sordino.training.augmentation import Augment, check_views, views_of
-from sordino.training.building import built, load_into, seed_of, tensors, words
+from sordino.training.building import built, load_into, require_memory, seed_of, tensors, words
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.optimisers import Weights
 
@@ -102,6 +102,7 @@ class ModuleTrainee:
         No record is looked at, but where the model does not take made-up rows (`probing.prepare`). It starts the model
         anew, so that the check comes out the same whatever the model has been through.
         """
+        require_memory(self.model, "the model")
         self._start(0)
         self._clipped.choices = self._usable(known)
         count = min(self._n, expected_batch_size)

@@ -18,6 +18,7 @@ from sordino.gradients.batches import Loss
 from sordino.mechanisms.streams import Stream, Streams, secret_from_seed
 from sordino.training import probing
 from sordino.training.augmentation import Augment, check_views, views_of
+from sordino.training.building import require_memory
 from sordino.training.dpsgd import ClippedSum, refuse_single_precision, release
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import QuantileClip
@@ -85,6 +86,7 @@ def make_private(
     streams = Streams.fresh() if seed is None else Streams(secret_from_seed(seed))
     private = PrivateLoop(model, optimizer, clipped, rows, plan, ledger, streams, augment, views)
     private._prepare(loss)  # a model that cannot be trained privately is refused before anything is charged
+    require_memory(model, "the model")
     private._number = ledger.begin(plan.step_event, plan.steps, what, part, seeded=streams.predictable)
     return private
 

@@ -18,6 +18,7 @@ from sordino.selection.features.logistic_fitness import LogisticTrials, logistic
 from sordino.selection.features.merit import Mask, cfs_greedy, merits
 from sordino.selection.features.pafs import pafs
 from sordino.selection.features.private import private_uncertainties, tables_plan
+from sordino.training.convex.logistic import require_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +160,7 @@ def select_by_pafs(
     encoded = OneHot(schema.columns)
     plan = LogisticTrials.calibrated(trials, len(parts[0]), len(schema.columns), len(attributes.names), ledger, goal)
     train, validation = ((encoded(part.x), part.y) for part in parts)
+    require_memory(len(parts[0]), 1 + len(attributes.names))
     fitness = logistic_fitness(plan, train, validation, attributes.owners)
     breeding = Breeding(max(2, trials // 5), generations=10)
     found = pafs(

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from sordino.training.building import require_memory
+
 _T = TypeVar("_T")
 _MOST_PARAMETERS = 100_000_000
 
@@ -65,6 +67,7 @@ def check_buildable(space: Space[C], shape: tuple[int, ...], classes: int) -> No
                 f"{candidate} would have {size:,} parameters; up to {_MOST_PARAMETERS:,} are trained here: choose "
                 "narrower layers"
             )
+        require_memory(network, str(candidate))
 
 
 def one_of(values: Sequence[_T], generator: np.random.Generator) -> _T:

@@ -14,6 +14,7 @@ from scipy.special import ndtri
 from sordino.budget import Composed, Event, Gaussian, Ledger, calibration, cost
 from sordino.budget.events import refuse_add_remove
 from sordino.budget.steps import check_delta_against_n
+from sordino.mechanisms import memory
 from sordino.mechanisms.exact import noisy_sum
 from sordino.mechanisms.gaussian import BLOCK, GRAM_BITS, check_length, gram_sum, noisy_gram, whole_rows
 from sordino.mechanisms.streams import Stream, Streams
@@ -110,6 +111,12 @@ def fit_linear(
         raise ValueError(f"expected vectors (n, d) and n targets, not {x.shape} and {y.shape}")
     ledger.refuse_add_remove()
     check_length(len(x))
+    n, width = len(x), x.shape[1] + 1
+    memory.require(
+        8.0 * (8 * n * width + 10 * width**2),
+        f"a fit to {n:,} rows of {width:,} numbers",
+        "use fewer columns, categories or records",
+    )
     streams = Streams.fresh() if streams is None else streams
     ledger.spend(plan.event, what, part, seeded=streams.predictable)
     generator = streams.generator(Stream.NOISE)

@@ -4,12 +4,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Ledger
+from sordino.mechanisms import memory
 from sordino.mechanisms.gaussian import clip_rows
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.convex.plan import LogisticPlan
-from sordino.training.convex.solver import least_tolerance, minimise
+from sordino.training.convex.solver import MOST_PRODUCTS, least_tolerance, minimise
 from sordino.training.linear import check_labels
 
+_BLOCK = 4096
 Array = NDArray[np.float64]
 Vectors = NDArray[np.floating]
 
@@ -49,12 +51,23 @@ def fit_logistic(
             f"a gradient norm of {plan.tolerance:g} is too fine for floating point with {n:,} rows and a ridge of "
             f"{plan.ridge:g}: plan with a tolerance of {4 * least:.2g}"
         )
+    require_memory(n, width)
     ledger.spend(plan.event, what, part, seeded=streams.predictable)
-    rows = clip_rows(with_bias(x), plan.data_norm) / plan.data_norm
+    rows = np.empty((n, width))
+    for start in range(0, n, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        rows[block] = clip_rows(with_bias(x[block]), plan.data_norm) / plan.data_norm
     linear = noise - _positive_sums(rows, y, plan.classes)
     solved = minimise(rows, np.ones(n), linear, np.full(fits, plan.ridge), np.full(fits, plan.tolerance / 2))
     told = plan.perturbation.released(generator, solved, plan.ridge, plan.tolerance)
     return (told[0] if fits == 1 else told) / plan.data_norm
+
+
+def require_memory(n: int, width: int) -> None:
+    """Refuse a fit to n rows of this width that memory has no room for, before it is charged."""
+    # The rows twice, once weighed for a Hessian, a few matrices of their width, and the solver's products of columns.
+    needed = 8.0 * (2.5 * n * width + 6 * width**2 + 3 * min(n * width**2 / 2, MOST_PRODUCTS))
+    memory.require(needed, f"a fit to {n:,} rows of {width:,} numbers", "use fewer columns, categories or records")
 
 
 def fit_many(

@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 _BLOCK_ROWS = 2048
 _BLOCK_ENTRIES = 2**18
 # Products of columns are kept for all rows where they take no more than this many numbers.
-_MOST_PRODUCTS = 2**24
+MOST_PRODUCTS = 2**24
 _MEMORY = 12
 _QUICK_ITERATIONS = 60
 _MOST_ITERATIONS = 10_000
@@ -80,7 +80,7 @@ def minimise(
     problems = Problems(shared[0], shared[1], linear_ * mask_, ridge_, tolerance_, mask_)
     n, d = rows.shape
     weights = torch.zeros_like(linear_)
-    if n * d * (d + 1) // 2 <= _MOST_PRODUCTS:
+    if n * d * (d + 1) // 2 <= MOST_PRODUCTS:
         _by_newton(problems, weights, _Products(problems.rows))
     else:
         together = max(1, min(len(linear), 2**27 // (8 * d * (2 * _MEMORY + d))))

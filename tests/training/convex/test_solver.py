@@ -26,7 +26,7 @@ def problems(seed, n=60, d=6, count=12):
 @pytest.fixture(params=["own Hessians", "shared Hessian"])
 def way(request, monkeypatch):
     if request.param == "shared Hessian":
-        monkeypatch.setattr(solver, "_MOST_PRODUCTS", 0)
+        monkeypatch.setattr(solver, "MOST_PRODUCTS", 0)
 
 
 @pytest.mark.usefixtures("way")
