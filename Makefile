@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 CACHE := $(if $(SORDINO_DATA),$(SORDINO_DATA),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/sordino)
 COPIES := ../shared/data
 
-.PHONY: demo test bench bench-exact bench-scattering bench-convex results install data constraints clean
+.PHONY: demo test torture bench bench-exact bench-scattering bench-convex results install data constraints clean
 
 demo: data
 	@if $(BIN)/sordino data get mnist > /dev/null; then \
@@ -22,6 +22,10 @@ test: data
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --durations=15
+
+# Everything that spends, killed at random moments, on full disks and in races; `make torture TORTURE='--only train'`.
+torture: data
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.torture $(TORTURE)
 
 # Our clipped gradients beside the peers', who live in an environment of their own; `make bench BENCH=--quick` for a try.
 bench: .venv-bench/.installed
