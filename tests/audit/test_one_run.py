@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
-from sordino.audit.one_run import one_run_lower_bound, p_value
+from sordino.audit import one_run
+from sordino.audit.one_run import impossible, one_run_lower_bound, p_value
 
 
 @pytest.mark.parametrize(("guesses", "correct"), [(100, 70), (40, 40), (100, 0), (1, 1)])
@@ -81,3 +82,50 @@ def test_bad_input_is_said() -> None:
         one_run_lower_bound(np.zeros(3), np.zeros(4, bool), 1e-5)
     with pytest.raises(ValueError, match="cannot be"):
         p_value(10, 5, 6, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-3, 0.05])
+@pytest.mark.parametrize("epsilon", [0.2, 1.0, 2.5])
+def test_the_second_theorem_allows_all_that_its_constraints_allow(epsilon: float, delta: float) -> None:
+    """The most probable such guessing by linear programming over all laws of the number of right guesses."""
+    m, r, growth = 16, 12, math.exp(epsilon)
+    for correct in (7, 9, 11, 12):
+        rows, limits = [], []
+        for i in range(1, r + 1):
+            right = np.array([j / m if j >= i else 0.0 for j in range(r + 1)])
+            wrong = np.array([(r - j) / m if j >= i - 1 else 0.0 for j in range(r + 1)])
+            rows += [right - growth * wrong, right - wrong / growth, right]
+            limits += [delta, 1 - (1 - delta) / growth, 1.0]
+        aim = -np.array([float(j >= correct) for j in range(r + 1)])
+        best = optimize.linprog(aim, rows, limits, np.ones((1, r + 1)), [1.0], bounds=(0, 1))
+        most = -best.fun
+        assert not impossible(m, r, correct, epsilon, delta, most * 0.999)
+        assert impossible(m, r, correct, epsilon, delta, most * 1.05) or most * 1.05 > 1
+
+
+def test_the_second_theorem_is_the_tighter_one_where_canaries_times_delta_is_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = np.random.default_rng(0)
+    coins = generator.random(2000) < 0.5
+    scores = coins * 2.0 + generator.normal(size=2000)
+    both = {delta: one_run_lower_bound(scores, coins, delta) for delta in (0.0, 1e-5, 1e-3)}
+    monkeypatch.setattr(one_run, "impossible", lambda *given: False)
+    first = {delta: one_run_lower_bound(scores, coins, delta) for delta in both}
+    assert all(both[delta] >= first[delta] for delta in both)
+    assert both[1e-3] > 1.2 * first[1e-3] > 0
+
+
+@pytest.mark.parametrize(("truth", "delta"), [(1.0, 1e-3), (2.0, 2e-3)])
+def test_the_bound_covers_a_mechanism_that_tells_each_coin_with_probability_delta(truth: float, delta: float) -> None:
+    """(ε, δ)-DP for every coin at once, and as leaky as can be."""
+    generator, keep = np.random.default_rng(4), math.exp(truth) / (1 + math.exp(truth))
+    bounds = []
+    for _ in range(80):
+        coins = generator.random(300) < 0.5
+        told = np.where(generator.random(300) < keep, coins, ~coins).astype(float)
+        sure = generator.random(300) < delta
+        scores = np.where(sure, np.where(coins, 2.0, -1.0), told) + 1e-3 * generator.random(300)
+        bounds.append(one_run_lower_bound(scores, coins, delta))
+    assert np.mean(np.array(bounds) > truth) <= 0.05
+    assert np.median(bounds) > 0.3 * truth
