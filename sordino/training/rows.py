@@ -48,8 +48,10 @@ class Rows:
 
     def _pair(self, batch: Any, examples: int) -> tuple[Any, Any]:
         batch = batches.plain(batch)
-        if isinstance(batch, dict) and len(batch) > 1 and "labels" in batch:  # as Hugging Face's datasets have them
-            batch = {name: value for name, value in batch.items() if name != "labels"}, batch["labels"]
+        if isinstance(batch, dict) and len(batch) > 1:  # as Hugging Face's datasets have them
+            labels = next((name for name in ("labels", "label") if name in batch), None)
+            if labels is not None:
+                batch = {name: value for name, value in batch.items() if name != labels}, batch[labels]
         if not isinstance(batch, Sequence) or len(batch) != 2:
             raise ValueError(
                 "an item of the dataset must be a pair (input, target), or a dict of inputs with `labels`: give a "

@@ -318,11 +318,14 @@ class Encoding(UserDict[str, Any]):
 
 
 class Words(Dataset[dict[str, Tensor]]):
+    def __init__(self, labels: str) -> None:
+        self._labels = labels
+
     def __len__(self) -> int:
         return 80
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"features": DATA.tensors[0][index], "labels": DATA.tensors[1][index]}
+        return {"features": DATA.tensors[0][index], self._labels: DATA.tensors[1][index]}
 
 
 class Named(nn.Module):
@@ -335,9 +338,10 @@ class Named(nn.Module):
 
 
 @pytest.mark.parametrize("collate", [None, lambda items: Encoding(default_collate(items))])
-def test_items_with_labels_and_batches_of_any_mapping(collate: Any) -> None:
+@pytest.mark.parametrize("labels", ["labels", "label"])
+def test_items_with_labels_and_batches_of_any_mapping(labels: str, collate: Any) -> None:
     model, plain = Named(), network()
-    private, expected = loop(model, Words(), collate_fn=collate, seed=1), loop(plain, seed=1)
+    private, expected = loop(model, Words(labels), collate_fn=collate, seed=1), loop(plain, seed=1)
     for (x, y), (features, labels) in zip(private.batches(3), expected.batches(3), strict=True):
         assert torch.equal(x["features"], features)
         private.step(x, y)
