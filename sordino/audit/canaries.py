@@ -26,13 +26,14 @@ _BEFORE_CLIPPING = 8.0
 class CanaryTrainee:
     """A trainee with a parameter for each record; a present record's gradient lies along its own, an absent one's is 0.
 
-    The parameters are a vector and a matrix, as models have both. Gradients are clipped by the engine's own rule.
+    The parameters are a vector and a matrix, as models have both. Gradients are clipped by the engine's own rule, in
+    double precision, as an exact plan wants them.
     """
 
     def __init__(self, coins: NDArray[np.bool_], l2_clip: float) -> None:
-        self._lengths = torch.from_numpy(coins.astype(np.float32)) * (_BEFORE_CLIPPING * l2_clip)
+        self._lengths = torch.from_numpy(coins.astype(np.float64)) * (_BEFORE_CLIPPING * l2_clip)
         self._sizes = (len(coins) // 2, len(coins) - len(coins) // 2)
-        self.parameters: Weights = self._split(torch.zeros(len(coins)))
+        self.parameters: Weights = self._split(torch.zeros(len(coins), dtype=torch.float64))
 
     def weights(self) -> Weights:
         return self.parameters
@@ -41,7 +42,7 @@ class CanaryTrainee:
         self.parameters = weights
 
     def initialise(self, streams: Streams) -> None:
-        self.parameters = self._split(torch.zeros(len(self._lengths)))
+        self.parameters = self._split(torch.zeros_like(self._lengths))
 
     def facts(self) -> dict[str, Any]:
         return {"model": "canaries", "records": len(self._lengths)}
@@ -58,7 +59,7 @@ class CanaryTrainee:
         rows = torch.from_numpy(indices)
         lengths = self._lengths[rows]
         clipped = lengths * Flat().factors(lengths[:, None], l2_clip)[:, 0]
-        return ClippedSum(self._split(torch.zeros(len(self._lengths)).index_add_(0, rows, clipped)), lengths)
+        return ClippedSum(self._split(torch.zeros_like(self._lengths).index_add_(0, rows, clipped)), lengths)
 
     def _split(self, values: Tensor) -> Weights:
         first, second = values.split(self._sizes)

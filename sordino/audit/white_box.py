@@ -99,7 +99,7 @@ def linear_attack(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Att
     """
     likelihood, batch = _likelihood(plan), plan.sampler.expected_batch_size
     labels = np.arange(len(coins)) % _CLASSES
-    trainee = LinearClassifier(np.diag(_FAR * coins).astype(np.float32), labels, _CLASSES)
+    trainee = LinearClassifier(np.diag(_FAR * coins).astype(np.float32), labels, _CLASSES, double=plan.exact)
 
     def see(parameters: Weights, gradient: Weights, step: int, noise_deviation: float) -> None:
         logits = (_FAR * parameters["weight"] + parameters["bias"][:, None]).T

@@ -1,6 +1,7 @@
 """Whole audits: every recipe's mechanism, and correct DP-SGD over and over."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,6 +36,12 @@ def test_every_recipe_keeps_what_it_claims(name: str) -> None:
     assert {finding.name for finding in audit.findings} == FINDINGS
     assert ("statistics" in {part.name for part in audit.parts}) == name.startswith("scatter")
     assert audit.claimed_epsilon == audit.sound_epsilon
+
+
+def test_an_exact_plan_keeps_what_it_claims() -> None:
+    audit = audit_recipe("linear", plan=replace(SMALL, exact=True), runs=1000)
+    assert audit.verdict == "consistent", audit.to_json()
+    assert audit.lower_bound > 0
 
 
 def test_weight_distributions_keep_what_they_are_charged() -> None:
