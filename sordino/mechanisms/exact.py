@@ -39,6 +39,7 @@ _ERROR = 2.0**-38
 _HAIR = 1 + 2.0**-50
 """The rounding of a scale in units must not make it smaller."""
 _BLOCK = 2**18
+_MOST_SHIFT = 62
 _LEAST = 2**40
 """In units of 2⁻⁶³: a smaller U is a far tail, where its first bits say little."""
 
@@ -85,6 +86,8 @@ def _noisy(
         raise ValueError(f"the unit and the scale of noise must be positive finite numbers, not {unit!r} and {scale!r}")
     relative = scale / unit * _HAIR
     shift = max(0, frexp(relative)[1] - 1 - _FINENESS)
+    if shift >= _MOST_SHIFT:
+        raise ValueError(f"noise of {scale:g} is too large for sums in units of {unit:g}: lower the noise multiplier")
     flat = np.ravel(total)
     noisy = np.empty(flat.shape)
     for start in range(0, len(flat), _BLOCK):

@@ -193,3 +193,9 @@ def test_more_records_than_whole_numbers_can_sum_are_refused_before_the_charge()
     with pytest.raises(ValueError, match="too many for one exact sum"):
         SecondMoments(1.0, 1.0).release(rows, ledger)
     assert ledger.entries == ()
+
+
+@pytest.mark.parametrize(("unit", "scale"), [(0.0, 1.0), (1.0, 0.0), (1.0, np.inf), (np.nan, 1.0), (1.0, 1e30)])
+def test_noise_without_a_scale_or_beyond_whole_numbers_is_refused(unit: float, scale: float) -> None:
+    with pytest.raises(ValueError, match=r"scale of noise|too large"):
+        exact.noisy_sum(keyed(0), np.zeros(3, dtype=np.int64), unit, scale)
