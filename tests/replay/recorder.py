@@ -15,7 +15,6 @@ import itertools
 import math
 import os
 import pkgutil
-import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -490,18 +489,23 @@ def import_all() -> None:
             importlib.import_module(found.name)
 
 
+@dataclass
+class _System:
+    """The module os with another source of keys."""
+
+    urandom: Callable[[int], bytes]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
 def fix_everything_else(patch: pytest.MonkeyPatch) -> None:
     """The same keys in every run, bound to no data, and the same time: only the records are left to differ."""
-    number = itertools.count()
-
-    def urandom(size: int) -> bytes:
-        return np.random.default_rng((12, next(number))).bytes(size)
-
-    default_rng = np.random.default_rng
-    patch.setattr(os, "urandom", urandom)
-    patch.setattr(random, "_urandom", urandom)
-    patch.setattr(np.random, "default_rng", lambda seed=None: default_rng((7, next(number)) if seed is None else seed))
+    keys, seeds, default_rng = itertools.count(), itertools.count(), np.random.default_rng
+    patch.setattr(np.random, "default_rng", lambda seed=None: default_rng((7, next(seeds)) if seed is None else seed))
     streams = importlib.import_module("sordino.mechanisms.streams")
+    # Of this module's alone: others may ask the system for a number when they are first imported.
+    patch.setattr(streams, "os", _System(lambda size: default_rng((12, next(keys))).bytes(size)))
     everywhere(patch, streams.data_tag, lambda secret, *arrays: "0" * 64)
     patch.setattr(os, "fsync", lambda handle: None)  # nothing is killed here, and disks are slow
     patch.setattr("sordino.budget.ledger._now", lambda: "2026-01-01T00:00:00+00:00")
