@@ -1,6 +1,7 @@
 """Interrupted runs: same weights bit for bit, nothing charged twice needlessly, nothing drawn that is not charged."""
 
 import json
+import os
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from safetensors.torch import save
 from sordino.budget import BudgetExceeded, Ledger
 from sordino.budget.events import UnsupportedEvent
 from sordino.data.samplers import FixedSizeSampler, PoissonSampler, ShuffledSampler
+from sordino.mechanisms.streams import StreamsError
 from sordino.training import continuity, dpsgd
 from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier
@@ -317,6 +319,24 @@ def stopped(run: Run, *dies_at: int, seed: int | None = None) -> list[bytes]:
             train(run, model(steps), seed=seed)
         copies.append(run.checkpoint.read_bytes())
     return copies
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of torch's threads: the child does not use them
+def test_a_child_that_is_forked_amid_a_training_does_not_continue_it(tmp_path: Path) -> None:
+    run, parent, exits = Run.create(tmp_path / "run", "test"), os.getpid(), []
+
+    def fork(done: int, total: int) -> None:
+        if done == 7:
+            child = os.fork()
+            if child:
+                exits.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    try:
+        fit(run, PLAN, model(), OPTIMISER, open_ledger(run), checkpoint_every=7, on_progress=fork)
+    except StreamsError:
+        if os.getpid() != parent:
+            os._exit(5)
+    assert (os.getpid(), exits) == (parent, [5])
 
 
 @pytest.mark.parametrize("place", [0.3, 0.6, 0.9])
