@@ -56,7 +56,7 @@ def table_file(file: str, target: str | None, schema: Path | None, public: Path 
     Guarantee: under zero-out, the ledger's adjacency, the number of records is public; nothing else is read off them.
     """
     from sordino.data import DataError, is_named
-    from sordino.data.files import read_cells
+    from sordino.data.files import cell_blocks
     from sordino.data.schema import Schema
 
     refuse_private_as_public(file, public)
@@ -73,13 +73,14 @@ def table_file(file: str, target: str | None, schema: Path | None, public: Path 
             "give --schema FILE with the public domain of each column, or --public FILE to infer it from: domains are "
             "not read off private rows"
         )
-    cells = read_cells(file)
-    missing = [column.name for column in (*known.columns, known.target) if column.name not in cells]
-    if missing:
-        raise DataError(f"{file} lacks {', '.join(map(repr, missing))} of the schema; correct the file or the schema")
-    if len(cells) == 0:
-        raise DataError(f"{file} has no records")
-    return TableFile(file, known, len(cells))
+    n, (_, blocks) = 0, cell_blocks(file)
+    for cells in blocks:
+        missing = [column.name for column in (*known.columns, known.target) if column.name not in cells]
+        if missing:
+            named = ", ".join(map(repr, missing))
+            raise DataError(f"{file} lacks {named} of the schema; correct the file or the schema")
+        n += len(cells)
+    return TableFile(file, known, n)
 
 
 def refuse_private_as_public(private: str, public: str | Path | None) -> None:
