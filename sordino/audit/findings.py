@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sordino.budget.statement import finite
+from sordino.budget.statement import finite, printed
 
 CONSISTENT, VIOLATED = "consistent", "violated"
 SHARE = 0.2
@@ -93,6 +93,36 @@ class Audit:
 
     def _largest(self) -> float:
         return max(self.lower_bound, self.one_run_lower_bound or 0.0)
+
+    def report(self) -> str:
+        """What `sordino audit` prints."""
+        sure = f"{100 * self.confidence:g} %"
+        lines = [
+            f"lower bound   ε ≥ {self.lower_bound:.3f} with {sure} confidence, from {self.runs:,} trials",
+            f"sound         ε = {printed(self.sound_epsilon)} at δ={self.delta:g}",
+            f"claimed       ε = {printed(self.claimed_epsilon)}",
+        ]
+        if self.last_weights_at_least is not None:
+            lines.append(f"last weights  ε ≥ {self.last_weights_at_least:.4g} for some record, by calculation")
+        if self.one_run_lower_bound is not None:
+            surer = f"{100 * self.side_confidence:g} %"
+            bound = f"ε ≥ {self.one_run_lower_bound:.3f} with {surer} confidence, from {self.canaries:,} canaries"
+            lines.append(f"this training {bound}")
+        if self.statistic is not None:
+            lines.append(f"told apart by  {self.statistic}")
+        if self.epsilon_if_gaussian is not None:
+            lines.append(f"if normal     ε ≥ {self.epsilon_if_gaussian:.3f}: an assumption, on which no verdict rests")
+        for part in self.parts:
+            told = f"sound {printed(part.sound_epsilon)}, claimed {printed(part.claimed_epsilon)} at δ={part.delta:g}"
+            lines.append(f"  {part.name}: ε ≥ {part.lower_bound:.3f}, {told}")
+        failed = self.failed()
+        for finding in self.findings:
+            missed = f"FAILED, p={finding.p_value:.2g} is below {self.test_level:.2g}"
+            lines.append(f"  {finding.name}: {missed if finding in failed else 'passed'} ({finding.seen})")
+        lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(
+            [*lines, f"verdict       sound ε: {self.sound_verdict}", f"verdict       claimed ε: {self.verdict}"]
+        )
 
     def to_json(self) -> dict[str, Any]:
         failed = self.failed()

@@ -2,12 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from sordino.audit import Audit
 
 _RUNS, _PAPER_RUNS = 20_000, 1875
 _PAPER = "si-mnist"
@@ -65,34 +62,6 @@ def audit(
         raise ValueError(
             f"there is no run folder {subject!r}, and no such recipe; recipes: {', '.join(NAMES)}; or {_PAPER}"
         )
-    typer.echo(json.dumps(found.to_json(), ensure_ascii=False, allow_nan=False) if as_json else _in_words(found))
+    typer.echo(json.dumps(found.to_json(), ensure_ascii=False, allow_nan=False) if as_json else found.report())
     if found.sound_verdict != "consistent":
         raise typer.Exit(1)
-
-
-def _in_words(found: "Audit") -> str:
-    from sordino.budget.statement import printed
-
-    sure = f"{100 * found.confidence:g} %"
-    lines = [
-        f"lower bound   ε ≥ {found.lower_bound:.3f} with {sure} confidence, from {found.runs:,} trials",
-        f"sound         ε = {printed(found.sound_epsilon)} at δ={found.delta:g}",
-        f"claimed       ε = {printed(found.claimed_epsilon)}",
-    ]
-    if found.last_weights_at_least is not None:
-        lines.append(f"last weights  ε ≥ {found.last_weights_at_least:.4g} for some record, by calculation")
-    if found.one_run_lower_bound is not None:
-        surer = f"{100 * found.side_confidence:g} %"
-        bound = f"ε ≥ {found.one_run_lower_bound:.3f} with {surer} confidence, from {found.canaries:,} canaries"
-        lines.append(f"this training {bound}")
-    for part in found.parts:
-        told = f"sound {printed(part.sound_epsilon)}, claimed {printed(part.claimed_epsilon)} at δ={part.delta:g}"
-        lines.append(f"  {part.name}: ε ≥ {part.lower_bound:.3f}, {told}")
-    failed = found.failed()
-    for finding in found.findings:
-        missed = f"FAILED, p={finding.p_value:.2g} is below {found.test_level:.2g}"
-        lines.append(f"  {finding.name}: {missed if finding in failed else 'passed'} ({finding.seen})")
-    lines += [f"  note: {note}" for note in found.notes]
-    return "\n".join(
-        [*lines, f"verdict       sound ε: {found.sound_verdict}", f"verdict       claimed ε: {found.verdict}"]
-    )

@@ -85,13 +85,15 @@ def test_a_correct_mechanism_is_consistent() -> None:
     assert found.runs == 4000
 
 
-@pytest.mark.parametrize("train", BROKEN, ids=lambda train: train.__name__.replace("_", " "))
+@pytest.mark.parametrize("train", BROKEN, ids=[train.__name__.replace("_", " ") for train in BROKEN])
 def test_broken_mechanisms_are_violated(train: Callable[[np.ndarray], Any]) -> None:
     found = audited(train)
     assert found.verdict == "violated", (found.lower_bound, found.statistic)
     assert found.lower_bound > EPSILON
     assert found.confidence == 0.95
     assert found.to_json()["verdict"] == "violated"
+    assert found.report().endswith("claimed ε: violated")
+    assert found.statistic in found.report()
 
 
 def test_exact_leaks_are_found_whatever_the_runs_allow() -> None:
