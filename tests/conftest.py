@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,31 @@ if os.environ.get("CI"):
     settings.load_profile("ci")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def registry_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests note how far their ledgers have come in a folder of their own, never in the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SORDINO_STATE", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def registry_of_this_test(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Each test has its own: what one does to a copy of a ledger is nothing to the next."""
+    folder = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("SORDINO_STATE", str(folder))
+    return folder
+
+
 @pytest.fixture
 def without_times() -> Callable[[Path], dict[str, Any]]:
-    """A ledger's content but for when it was written."""
+    """A ledger's content but for its name and when it was written."""
 
     def content(path: Path) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(path.read_text())
         for entry in document["entries"]:
             del entry["when"]
-        del document["chain"]
+        del document["chain"], document["name"]
         return document
 
     return content

@@ -73,8 +73,10 @@ def pure_epsilon(event: Event, adjacency: Adjacency) -> float | None:
     them (Papernot & Steinke 2021, Theorem 2 at infinite orders; a Poisson number has no pure bound).
     """
     total = _pure_sum(leaves(event), adjacency)
-    if total is None:
-        return None
+    return None if total is None else rounded_up(total)
+
+
+def rounded_up(total: Fraction) -> float:
     rounded = float(min(total, Fraction(sys.float_info.max)))
     return rounded if rounded >= total else math.nextafter(rounded, math.inf)
 

@@ -342,7 +342,11 @@ def exceptions(event: Event) -> float:
 
 def delta_besides_exceptions(event: Event, delta: float) -> float:
     """What exceptions leave of δ, for what happens without them."""
-    taken = exceptions(event)
+    return delta_besides(exceptions(event), delta)
+
+
+def delta_besides(taken: float, delta: float) -> float:
+    """What exceptions of this probability leave of δ."""
     left = delta - taken * (1 + 1e-12)  # rounding is never in favour of a smaller price
     if left <= 0:
         raise UnsupportedEvent(

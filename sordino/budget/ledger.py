@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import RLock
 from typing import Any
+from uuid import uuid4
 
-from sordino.budget import ledger_file, rdp, statement
-from sordino.budget.accountant import Cost, cost, pure_epsilon
+from sordino.budget import ledger_file, marks, rdp, statement
+from sordino.budget.accountant import Cost, cost
 from sordino.budget.events import (
     Adjacency,
     Composed,
@@ -26,12 +27,22 @@ from sordino.budget.events import (
     check_adjacency,
     check_delta,
     composed,
-    delta_besides_exceptions,
+    delta_besides,
     exceptions,
     refuse_add_remove,
 )
-from sordino.budget.ledger_content import Entry, Planned, Terms, from_document, to_document
-from sordino.budget.ledger_file import LedgerError
+from sordino.budget.ledger_content import (
+    Entry,
+    Planned,
+    Terms,
+    entry_to_json,
+    from_document,
+    to_document,
+    with_lines,
+)
+from sordino.budget.ledger_file import LedgerError, Seen
+from sordino.budget.ledger_totals import Totals
+from sordino.budget.marks import Mark
 
 
 class BudgetExceeded(ValueError):  # noqa: N818
@@ -45,6 +56,10 @@ class Ledger:
     under the adjacency; more precisely (the statement's ε, target_delta). Parts hold disjoint sets of records, assigned
     record by record. epsilon() is what has been drawn so far: a guarantee once all that was announced has been drawn.
     """
+
+    _seen: Seen | None
+    _sums: Totals | None
+    _marked: list[Path]
 
     def __init__(
         self,
@@ -62,6 +77,7 @@ class Ledger:
         self.path = Path(path).resolve() if path is not None else None
         self._plan = tuple(Planned(*item) for item in planned)
         self._entries: tuple[Entry, ...] = ()
+        self._fresh()
         with ledger_file.locked(self.path):
             if self.path is not None and self.path.exists():
                 terms, plan = self.terms, self._plan
@@ -78,6 +94,7 @@ class Ledger:
         ledger = cls.__new__(cls)
         ledger._one_at_a_time = RLock()
         ledger.path = Path(path).resolve()
+        ledger._fresh()
         ledger._reload()
         return ledger
 
@@ -96,8 +113,18 @@ class Ledger:
 
     def reload(self) -> None:
         """Take in what other processes have spent since."""
-        with self._turn():
-            pass
+        with self._one_at_a_time, ledger_file.locked(self.path):
+            self._reload()
+
+    def mark_in(self, place: Path) -> None:
+        """Note in this file too, from here on, how far the ledger has come: see `marks`.
+
+        A folder that draws from a ledger elsewhere is then bound to it: an older copy of the ledger is refused there.
+        """
+        if self.path is not None and place not in self._marked:
+            self._check_marks([place])
+            self._marked.append(place)
+            self._note_marks()
 
     def number_of(self, run: str) -> int | None:
         """The number of this run's entry: a release is paid for by an entry of its own run, whatever others are called.
@@ -165,13 +192,14 @@ class Ledger:
                     f"its count cannot become {count}"
                 )
             entry = replace(entry, count=count)
-            self._save(self._plan, (*self._entries[:number], entry, *self._entries[number + 1 :]))
+            entries = (*self._entries[:number], entry, *self._entries[number + 1 :])
+            self._save(self._plan, entries, {"number": number, "count": count})
             return entry
 
     def announce(self, event: Event, what: str, part: str = "train") -> None:
         """Add to the plan, which is possible until the first event is spent; refused if the plan would overspend."""
         with self._turn():
-            if self._drawn(part):
+            if self._totals().drawn_from(part):
                 raise LedgerError("the plan is closed: an event announced now may depend on outputs; spend it instead")
             plan = (*self._plan, Planned(event, what, part))
             self._check_plan(plan)
@@ -198,10 +226,10 @@ class Ledger:
     def epsilon_if(self, event: Event, part: str = "train", delta: float | None = None) -> float:
         """The headline if this event came next: announced while that is possible, else through the filter."""
         delta = self._delta(delta)
-        together = Composed((self._committed(part), event))
-        if self._drawn(part):
+        if self._totals().drawn_from(part):
             _refuse_exceptions(event)
-            return self._filtered(together, delta)
+            return self._filtered(part, delta, event)
+        together = Composed((self._committed(part), event))
         return cost(together, delta, self.terms.adjacency).epsilon
 
     def statement(self, **facts: Any) -> dict[str, Any]:
@@ -218,30 +246,32 @@ class Ledger:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """One spender at a time, each starting from what the file says."""
+        """One spender at a time, each starting from what the file says; not from an older copy of it."""
         with self._one_at_a_time, ledger_file.locked(self.path):
             self._reload()
+            if self.path is not None:
+                self._check_marks([marks.in_registry(self._name), *self._marked])
             yield
 
     def _enter(self, entry: Entry) -> int:
         asked = Planned(entry.reserved, entry.what, entry.part)
-        plan = self._plan
+        plan, line = self._plan, None
         if self._is_planned(asked):
-            pass
-        elif not self._drawn(entry.part):
+            line = {"entry": entry_to_json(entry)}
+        elif not self._totals().drawn_from(entry.part):
             # The first event on a part is chosen before any output about its records: it joins the plan for that part.
             plan = (*plan, asked)
             self._check_plan(plan)
         else:
             entry = replace(entry, planned=False)
             self._check_filter(entry)
-        self._save(plan, (*self._entries, entry))
+            line = {"entry": entry_to_json(entry)}
+        self._save(plan, (*self._entries, entry), line)
         return len(self._entries) - 1
 
     def _is_planned(self, asked: Planned) -> bool:
         """Whether this was announced and has not been taken yet."""
-        taken = [Planned(entry.reserved, entry.what, entry.part) for entry in self._entries if entry.planned]
-        return _normal(self._plan).count(asked) > taken.count(asked)
+        return _normal(self._plan).count(asked) > self._totals().taken[asked]
 
     def _drawn(self, part: str) -> list[Entry]:
         return [entry for entry in self._entries if entry.part == part]
@@ -251,6 +281,13 @@ class Ledger:
         planned = [item.event for item in self._plan if item.part == part]
         return composed([*planned, *(entry.reserved for entry in self._drawn(part) if not entry.planned)])
 
+    def _totals(self) -> Totals:
+        """The sums over all entries, brought up to date with those that are new."""
+        if self._sums is None or self._sums.plan is not self._plan or self._sums.entries > len(self._entries):
+            self._sums = Totals(self._plan, self.terms)
+        self._sums.add(self._entries[self._sums.entries :])
+        return self._sums
+
     def _part_cost(self, part: str, delta: float, reserved: bool) -> Cost:
         entries = self._drawn(part)
         event = self._committed(part) if reserved else composed([entry.spent for entry in entries])
@@ -258,23 +295,24 @@ class Ledger:
             return cost(event, delta, self.terms.adjacency)
         # An early stop of a planned run is a choice too: the filter counts what was announced.
         priced = _if_priced(event, delta, self.terms.adjacency)
-        return replace(priced, epsilon=self._filtered(self._committed(part), delta), accountant="renyi-filter")
+        return replace(priced, epsilon=self._filtered(part, delta), accountant="renyi-filter")
 
-    def _filtered(self, event: Event, delta: float) -> float:
-        """ε by the Rényi filter: one order, fixed at opening, may be summed whatever the events depended on.
+    def _filtered(self, part: str, delta: float, more: Event = Composed(())) -> float:  # noqa: B008
+        """ε of all that may be drawn from a part, and more, by the Rényi filter.
 
-        So may the ε of pure events. The smaller of the two holds: where pure events sum to at most ε, the privacy loss
-        never exceeds it, and over all other outcomes together the filter bounds it.
+        One order, fixed at opening, may be summed whatever the events depended on. So may the ε of pure events. The
+        smaller of the two holds: where pure events sum to at most ε, the privacy loss never exceeds it, and over all
+        other outcomes together the filter bounds it.
         """
-        order, delta = self.terms.filter_order, delta_besides_exceptions(event, delta)
-        pure = pure_epsilon(event, self.terms.adjacency)
+        order = self.terms.filter_order
         try:
-            filtered = max(0.0, rdp.rdp_at(event, self.terms.adjacency, order) + rdp.conversion_cost(order, delta))
-            return filtered if pure is None else min(filtered, pure)
+            total = self._totals().committed(part).plus(more)
         except UnsupportedEvent as problem:
             raise UnsupportedEvent(
                 f"{problem}: it can be spent only if it is planned when the ledger is opened"
             ) from None
+        left = delta_besides(total.exceptions, delta)
+        return min(max(0.0, total.rdp + rdp.conversion_cost(order, left)), total.pure_epsilon)
 
     def _check_plan(self, plan: tuple[Planned, ...]) -> None:
         # Without a δ nothing can be compared, but an event that no accountant knows is refused all the same.
@@ -286,9 +324,7 @@ class Ledger:
 
     def _check_filter(self, entry: Entry) -> None:
         _refuse_exceptions(entry.reserved)
-        epsilon = self._filtered(
-            Composed((self._committed(entry.part), entry.reserved)), self.terms.target_delta or 1e-5
-        )
+        epsilon = self._filtered(entry.part, self.terms.target_delta or 1e-5, entry.reserved)
         note = " (an event not planned at opening is summed by a Rényi filter)"
         self._refuse_above_target(epsilon, entry.what, note)
 
@@ -300,15 +336,54 @@ class Ledger:
                 f"δ={self.terms.target_delta:g}; remaining: ε={self.remaining():.4g}. Nothing was recorded"
             )
 
-    def _save(self, plan: tuple[Planned, ...], entries: tuple[Entry, ...]) -> None:
-        """On the disk first: what cannot be written is not in memory either."""
+    def _fresh(self) -> None:
+        """Nothing is known of the file yet."""
+        self._name = uuid4().hex
+        self._seen, self._sums, self._marked = None, None, []
+
+    def _save(self, plan: tuple[Planned, ...], entries: tuple[Entry, ...], line: dict[str, Any] | None = None) -> None:
+        """On the disk first: what cannot be written is not in memory either.
+
+        The line says what is new, where that is one entry or one count.
+        """
         if self.path is not None:
-            ledger_file.write(self.path, to_document(self.terms, plan, entries))
+            if line is None or self._seen is None or 2 * self._seen.lines >= len(entries):
+                document = to_document(self._name, self.terms, plan, entries)
+                self._seen = ledger_file.write(self.path, document)
+            else:
+                self._seen = ledger_file.append(self.path, line, self._seen)
         self._plan, self._entries = plan, entries
+        if self.path is not None:
+            self._note_marks()
 
     def _reload(self) -> None:
-        if self.path is not None:
-            self.terms, self._plan, self._entries = from_document(ledger_file.read(self.path), self.path)
+        if self.path is None:
+            return
+        document, lines, self._seen = ledger_file.read(self.path, self._seen)
+        if document is not None:
+            terms, plan, entries = from_document(document, self.path)
+            name = document.get("name", self._name)  # ledgers of old have none, and get one when they are written
+            if not (isinstance(name, str) and name.isalnum()):
+                raise LedgerError(f"the ledger {self.path} holds something this sordino does not understand (its name)")
+            self._name, self.terms, self._plan, self._sums = name, terms, plan, None
+            self._entries = with_lines(entries, lines, self.path)
+        elif lines:
+            self._entries = with_lines(self._entries, lines, self.path)
+
+    def _mark(self) -> Mark:
+        drawn = sum(entry.count for entry in self._entries)
+        digest = self._totals().digests[-1]
+        return Mark(self._name, str(self.path), len(self._plan), len(self._entries), drawn, digest)
+
+    def _check_marks(self, places: Iterable[Path]) -> None:
+        digests, now = self._totals().digests, self._mark()
+        for place in places:
+            marks.check(place, now, digests)
+
+    def _note_marks(self) -> None:
+        mark = self._mark()
+        for place in (marks.in_registry(self._name), *self._marked):
+            marks.note(place, mark)
 
 
 def _filter_order(epsilon: float | None, delta: float | None) -> float:

@@ -1,7 +1,9 @@
 """What a ledger holds: its terms, its plan and its entries, and their form in a file."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,32 +74,47 @@ class Terms:
             raise ValueError(f"the filter's Rényi order must be a number above 1, not {self.filter_order!r}")
 
 
-def to_document(terms: Terms, plan: tuple[Planned, ...], entries: tuple[Entry, ...]) -> dict[str, Any]:
+def to_document(name: str, terms: Terms, plan: tuple[Planned, ...], entries: tuple[Entry, ...]) -> dict[str, Any]:
     return {
+        "name": name,
         "terms": vars(terms),
         "plan": [{"event": to_json(item.event), "what": item.what, "part": item.part} for item in plan],
-        "entries": [
-            vars(entry)
-            | {"event": to_json(entry.event), "claimed": None if entry.claimed is None else to_json(entry.claimed)}
-            for entry in entries
-        ],
+        "entries": [entry_to_json(entry) for entry in entries],
     }
 
 
+def entry_to_json(entry: Entry) -> dict[str, Any]:
+    claimed = None if entry.claimed is None else to_json(entry.claimed)
+    return vars(entry) | {"event": to_json(entry.event), "claimed": claimed}
+
+
+def with_lines(entries: tuple[Entry, ...], lines: list[dict[str, Any]], path: Path) -> tuple[Entry, ...]:
+    """Entries after what was appended to their document: new ones, and counts that were raised."""
+    found = list(entries)
+    with _understood(path):
+        for line in lines:
+            if "entry" in line:
+                found.append(_entry_from_json(line["entry"]))
+            else:
+                found[line["number"]] = replace(found[line["number"]], count=line["count"])
+    return tuple(found)
+
+
 def from_document(document: dict[str, Any], path: Path) -> tuple[Terms, tuple[Planned, ...], tuple[Entry, ...]]:
-    try:
+    with _understood(path):
         terms = Terms(**document["terms"])
         plan = tuple(Planned(from_json(item["event"]), item["what"], item["part"]) for item in document["plan"])
-        entries = tuple(
-            Entry(
-                **item
-                | {
-                    "event": from_json(item["event"]),
-                    "claimed": None if item["claimed"] is None else from_json(item["claimed"]),
-                }
-            )
-            for item in document["entries"]
-        )
-    except (TypeError, ValueError, KeyError, AttributeError) as problem:
+        return terms, plan, tuple(_entry_from_json(item) for item in document["entries"])
+
+
+def _entry_from_json(item: dict[str, Any]) -> Entry:
+    claimed = None if item["claimed"] is None else from_json(item["claimed"])
+    return Entry(**item | {"event": from_json(item["event"]), "claimed": claimed})
+
+
+@contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError) as problem:
         raise LedgerError(f"the ledger {path} holds something this sordino does not understand ({problem})") from None
-    return terms, plan, entries

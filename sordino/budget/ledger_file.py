@@ -1,30 +1,68 @@
-"""The ledger on disk: one JSON document, replaced whole and fsynced, so that a killed process never leaves half of it.
+"""The ledger on disk: a JSON document, and of a large one lines after it, so that a charge costs the same at any size.
 
-A chain of hashes over terms and entries finds damage and truncation by accident; it does not stop a forger.
+A document is replaced whole and fsynced, so that a killed process never leaves half of it. A line is appended and
+fsynced, then counted in a slot of fixed width before the lines, and only then is the charge made: lines that are
+counted and not there are damage; a line that is torn, or was never counted, is of a charge that was never made (or made
+and not reported: it counts). When lines are half of the entries, all of it becomes one document again.
+
+A chain of hashes over terms, entries and lines finds damage and truncation by accident; it does not stop a forger.
 """
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 FORMAT = "sordino-ledger"
 VERSION = 1
+# Smaller ledgers are one document. After a larger one, whose head says so, come the slot and then the lines.
+LARGE = 64
+_SLOT = b'{"lines": "%010d", "link": "%s"}\n'
+_SLOT_PLACE = len(b'{"lines": "')
+_SAY_AFTER, _GIVE_UP_AFTER = 5.0, 300.0
+_log = logging.getLogger(__name__)
 
 
 class LedgerError(ValueError):
     """A ledger file that cannot be trusted or does not fit what was asked."""
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The terms, plan and entries of a file, or LedgerError with what to do."""
+@dataclass(frozen=True)
+class Seen:
+    """How far a ledger's lines were read: where the last of them begins and ends, its hash, and how many there are."""
+
+    file: int
+    slot: int
+    begin: int
+    end: int
+    link: str
+    lines: int
+
+
+def read(path: Path, seen: Seen | None = None) -> tuple[dict[str, Any] | None, list[dict[str, Any]], Seen | None]:
+    """The document and the lines after it, or LedgerError with what to do.
+
+    Of a file that was seen before and has but grown, None and the new lines; of one without lines, no Seen.
+    """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        if seen is not None:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_ino == seen.file:
+                    file.seek(seen.begin)
+                    found = _lines(file.read(), seen)
+                    if found is not None:
+                        return None, *found
+        with path.open("rb") as file:
+            number, content = os.fstat(file.fileno()).st_ino, file.read()
+        text = content.decode()
+        document, end = json.JSONDecoder().raw_decode(text.lstrip())
         chain = _chain(document) if isinstance(document, dict) and isinstance(document.get("entries"), list) else None
     except FileNotFoundError:
         raise LedgerError(f"there is no ledger at {path}") from None
@@ -35,16 +73,81 @@ def read(path: Path) -> dict[str, Any]:
         raise LedgerError(f"{path} is not a ledger of sordino")
     if document.get("version") != VERSION:
         raise LedgerError(f"{path} is a ledger of version {document.get('version')!r}; this sordino reads {VERSION}")
+    damaged = LedgerError(f"the ledger {path} is damaged (its hashes do not match): restore it from a backup")
     if chain is None or chain != document.get("chain"):
-        raise LedgerError(f"the ledger {path} is damaged (its hashes do not match): restore it from a backup")
-    return document
+        raise damaged
+    after = text.lstrip()[end:]
+    if not document.get("lines_follow"):
+        if after.strip():
+            raise damaged
+        return document, [], None
+    slot = len(content) - len(after.encode()) + 1
+    lines = _lines(content[slot:], Seen(number, slot, slot, slot, chain[-1], 0))
+    if lines is None:
+        raise damaged
+    return document, *lines
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
+def write(path: Path, content: dict[str, Any]) -> Seen | None:
     """Replace the file in one step and wait until it is on the disk."""
     document = {"format": FORMAT, "version": VERSION, **content}
-    document["chain"] = _chain(document)
-    write_durably(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode())
+    large = len(content["entries"]) >= LARGE
+    if large:
+        document["lines_follow"] = True
+    document["chain"] = chain = _chain(document)
+    text = json.dumps(document, indent=None if large else 1, ensure_ascii=False, allow_nan=False).encode()
+    if not large:
+        write_durably(path, text)
+        return None
+    slot = _SLOT.replace(b"%s", chain[-1].encode()) % 0
+    write_durably(path, text + b"\n" + slot)
+    begin = len(text) + 1
+    return Seen(path.stat().st_ino, begin, begin, begin + len(slot), chain[-1], 0)
+
+
+def append(path: Path, line: dict[str, Any], seen: Seen) -> Seen:
+    """One more line, on the disk and counted when this returns."""
+    link = _digest(seen.link, line)
+    text = json.dumps(line | {"link": link}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    with path.open("r+b", buffering=0) as file:
+        file.truncate(seen.end)  # of a torn line, if there is one
+        file.seek(seen.end)
+        try:
+            if file.write(text) != len(text):
+                raise OSError(f"the disk is full: the charge could not be written to {path}")
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(seen.end)
+            raise
+        file.seek(seen.slot + _SLOT_PLACE)
+        file.write(b"%010d" % (seen.lines + 1))
+        os.fsync(file.fileno())
+    return replace(seen, begin=seen.end, end=seen.end + len(text), link=link, lines=seen.lines + 1)
+
+
+def _lines(content: bytes, seen: Seen) -> tuple[list[dict[str, Any]], Seen] | None:
+    """The lines in what begins with the last one seen, or with the slot where that is none; None where they do not fit.
+
+    What follows the last line break is torn.
+    """
+    known, *texts = content.split(b"\n")[:-1] or [b""]
+    try:
+        first = json.loads(known)
+        if first.get("link") != seen.link:
+            return None
+        new, end = [], seen.begin + len(known) + 1
+        for text in texts:
+            line = json.loads(text)
+            link = line.pop("link")
+            if link != _digest(seen.link, line):
+                return None
+            new.append(line)
+            seen = replace(seen, begin=end, link=link, lines=seen.lines + 1)
+            end += len(text) + 1
+        counted = int(first["lines"]) if "lines" in first else 0
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        return None
+    return (new, replace(seen, end=end)) if counted <= seen.lines else None
 
 
 def partial_of(path: Path) -> Path:
@@ -70,12 +173,43 @@ def write_durably(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 @contextmanager
 def locked(path: Path | None) -> Iterator[None]:
-    """Hold the ledger's lock: spenders of one file, in whatever process, take turns."""
+    """Hold the ledger's lock: spenders of one file, in whatever process, take turns.
+
+    Whoever waits for long is told for whom, and after some minutes raises LedgerError: a stopped process never ends.
+    """
     if path is None:
         yield
         return
-    with FileLock(f"{path}.lock"):
+    lock = FileLock(f"{path}.lock")
+    try:
+        lock.acquire(timeout=_SAY_AFTER)
+    except Timeout:
+        _log.warning("waiting for the ledger %s: its lock is held by %s", path, _holder(path))
+        try:
+            lock.acquire(timeout=_GIVE_UP_AFTER)
+        except Timeout:
+            raise LedgerError(
+                f"the ledger {path} is in use: its lock {lock.lock_file} is held by {_holder(path)}, which does not "
+                "release it. Let that process continue or end it, then repeat. Nothing was recorded"
+            ) from None
+    try:
         yield
+    finally:
+        lock.release()
+
+
+def _holder(path: Path) -> str:
+    """The process that holds a ledger's lock, as far as the system says."""
+    try:
+        inode = str(Path(f"{path}.lock").stat().st_ino)
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if "->" not in fields and fields[5].split(":")[-1] == inode:
+                name = Path(f"/proc/{fields[4]}/comm").read_text().strip()
+                return f"process {fields[4]} ({name})"
+    except (OSError, IndexError):
+        pass
+    return "another process"
 
 
 def _chain(document: dict[str, Any]) -> list[str]:

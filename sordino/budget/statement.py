@@ -37,6 +37,8 @@ ADJACENCY_IN_WORDS = {
 NOT_COVERED = (
     "what was done to the data before this ledger was opened, or by programs that do not write to it",
     "what draws from the same ledger after this was written: `sordino ledger` shows it as it stands",
+    "an older copy of this ledger, spent from on another computer or by another user, or after the registry of ledgers "
+    "in the user's state folder was deleted: elsewhere such a copy is refused",
     "a person with several records: ε is per record",
     "timing and memory",
     "the finite precision of noise that is drawn and added in floating point: that of training's steps, unless a note "

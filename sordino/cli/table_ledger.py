@@ -97,14 +97,22 @@ class TableLedger:
         self.bind(folder)
         [path, *_] = self._paths(folder)
         if not path.exists():
-            return Ledger(self.epsilon, self.delta, path=path, planned=planned)
+            ledger = Ledger(self.epsilon, self.delta, path=path, planned=planned)
+            self._marked(ledger, folder)
+            return ledger
         ledger = self._on_its_terms(path)
+        self._marked(ledger, folder)
         drawn = {entry.part for entry in ledger.entries}
         new = [Planned(*item) for item in planned if item[2] not in drawn and Planned(*item) not in ledger.plan]
         check_budget(ledger, new)
         for item in new:
             ledger.announce(*item)
         return ledger
+
+    def _marked(self, ledger: "Ledger", folder: Path | None) -> None:
+        """The folder notes how far the ledger has come that it draws from: an older copy of that one is refused."""
+        if folder is not None:
+            ledger.mark_in(folder.resolve() / "private" / "ledger.mark.json")
 
     def _check_schema(self) -> None:
         from sordino.budget.ledger_file import LedgerError

@@ -1,6 +1,7 @@
 import contextlib
 import hashlib
 import json
+import multiprocessing
 import os
 
 import pytest
@@ -220,7 +221,8 @@ def test_writing_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
             files.write(path, {"entries": [{"more": 1, "longer": "x" * 10_000}]})
     assert path.read_bytes() == before
     files.write(path, {"entries": [{"more": 2}]})  # takes over what the failed write left
-    assert files.read(path)["entries"] == [{"more": 2}]
+    document, _, _ = files.read(path)
+    assert document["entries"] == [{"more": 2}]
     assert os.listdir(tmp_path) == ["ledger.json"]
 
 
@@ -228,3 +230,31 @@ def test_numbers_that_json_does_not_have_are_not_written(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         files.write(tmp_path / "ledger.json", {"entries": [float("nan")]})
     assert not (tmp_path / "ledger.json").exists()
+
+
+def hold(path, ready, done):
+    with files.locked(path):
+        ready.set()
+        done.wait(60)
+
+
+def test_a_lock_held_elsewhere_is_reported_and_given_up(tmp_path, monkeypatch, caplog):
+    """A stopped process never lets go: say who it is and where, and end after a bounded time."""
+    path = tmp_path / "ledger.json"
+    ledger = Ledger(3.0, 1e-5, path=path)
+    context = multiprocessing.get_context("spawn")
+    ready, done = context.Event(), context.Event()
+    holder = context.Process(target=hold, args=(path, ready, done))
+    holder.start()
+    try:
+        assert ready.wait(60)
+        monkeypatch.setattr(files, "_SAY_AFTER", 0.01)
+        monkeypatch.setattr(files, "_GIVE_UP_AFTER", 0.01)
+        with pytest.raises(LedgerError, match=rf"{path}\.lock is held by process {holder.pid} .*Nothing was recorded"):
+            ledger.spend(Gaussian(9.0), "look")
+        assert f"held by process {holder.pid}" in caplog.text
+        assert ledger.entries == ()
+    finally:
+        done.set()
+        holder.join()
+    ledger.spend(Gaussian(9.0), "look")

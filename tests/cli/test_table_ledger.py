@@ -381,3 +381,23 @@ def test_a_selection_that_was_charged_is_not_made_again_in_its_folder(sordino: C
     outcome = sordino(*asked("select", "--out", "out"))
     assert outcome.code == 2
     assert "exists and is not an unfinished run" in outcome.err
+
+
+def test_an_old_copy_of_a_ledger_does_not_regain_budget(
+    sordino: Callable[..., Any], files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two models from one ledger, of which the restored copy would count one."""
+    Ledger(2.0, 1e-4, path=files / "one.json")
+    old = (files / "one.json").read_bytes()
+    assert sordino(*asked("select", "--ledger", "one.json", "--out", "out")).code == 0
+    (files / "one.json").write_bytes(old)
+    again = sordino(*asked("select", "--ledger", "one.json", "--out", "another"))
+    assert again.code == 2
+    assert "is an old copy" in again.err
+    assert not Ledger.open(files / "one.json").entries
+    # Where the user's registry knows nothing, the folder that drew from the ledger does.
+    monkeypatch.setenv("SORDINO_STATE", str(files / "another computer"))
+    again = sordino(*asked("select", "--ledger", "one.json", "--out", "out"))
+    assert again.code == 2
+    assert "is an old copy" in again.err
+    assert not Ledger.open(files / "one.json").entries
