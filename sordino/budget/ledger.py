@@ -122,9 +122,10 @@ class Ledger:
         A folder that draws from a ledger elsewhere is then bound to it: an older copy of the ledger is refused there.
         """
         if self.path is not None and place not in self._marked:
-            self._check_marks([place])
-            self._marked.append(place)
-            self._note_marks()
+            with self._turn():
+                self._check_marks([place])
+                self._marked.append(place)
+                marks.note(place, self._mark())
 
     def number_of(self, run: str) -> int | None:
         """The number of this run's entry: a release is paid for by an entry of its own run, whatever others are called.

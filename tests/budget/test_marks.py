@@ -89,6 +89,16 @@ def test_a_folder_that_drew_from_a_ledger_knows_how_far_it_was(ledger, tmp_path,
     assert marks.noted(place).ledger == another._name
 
 
+def test_a_folder_of_its_own_does_not_make_an_old_copy_new(ledger, tmp_path):
+    old = copied(ledger)
+    ledger.spend(Gaussian(20.0), "counted")
+    again = Ledger.open(old)
+    with pytest.raises(LedgerError, match="old copy"):
+        again.mark_in(tmp_path / "new" / "ledger.mark.json")
+    with pytest.raises(LedgerError, match="old copy"):
+        again.spend(Gaussian(20.0), "again")
+
+
 def test_a_folders_mark_is_checked_at_every_charge(ledger, tmp_path):
     place = tmp_path / "run" / "ledger.mark.json"
     ledger.mark_in(place)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sordino.budget import Gaussian, Ledger
+from sordino.budget import Gaussian, Ledger, LedgerError
 from sordino.budget.statement import printed
 from sordino.cli.table_ledger import TableLedger, in_words, told
 from sordino.data import load
@@ -397,7 +397,7 @@ def test_an_old_copy_of_a_ledger_does_not_regain_budget(
     assert not Ledger.open(files / "one.json").entries
     # Where the user's registry knows nothing, the folder that drew from the ledger does.
     monkeypatch.setenv("SORDINO_STATE", str(files / "another computer"))
-    again = sordino(*asked("select", "--ledger", "one.json", "--out", "out"))
-    assert again.code == 2
-    assert "is an old copy" in again.err
+    account = TableLedger("table.csv", 2.0, 1e-4, files / "one.json", files / "out")
+    with pytest.raises(LedgerError, match="is an old copy"):
+        account.opened(files / "out")
     assert not Ledger.open(files / "one.json").entries
