@@ -70,7 +70,7 @@ CACHE = Store()
 def _read(result: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(result.read_text(encoding="utf-8")))
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):
         what = "its folder" if result.name == _RESULT else "it"
         raise ValueError(f"{result} is damaged: delete {what}, and the trial is trained again") from None
 

@@ -202,7 +202,7 @@ class _Key:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             secret, known, of_data = bytes.fromhex(content["secret"]), content["question"], content["data"]
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             raise RunError(f"the key in {run.private} is damaged: this cannot go on; choose another folder") from None
         if known != asked:
             raise RunError(f"{run.folder} was begun with other settings: going on is refused; choose another folder")

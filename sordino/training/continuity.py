@@ -112,7 +112,7 @@ def read(run: Run) -> Continuity:
         return Continuity(**json.loads((run.private / _FILE).read_text()))
     except FileNotFoundError:
         raise RunError(f"{run.private} has no key: without it the run cannot go on; start a new one") from None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         raise RunError(f"the key in {run.private} is damaged: the run cannot go on; start a new one") from None
 
 

@@ -221,7 +221,7 @@ def _kept(run: Run, task: Task) -> Trial | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         known, number = content.pop("candidate"), content.pop("number")
         finding = Finding(task.candidate, **content)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
     # JSON knows lists only, so what was kept is compared with what would be kept now.
     if (known, number) != (json.loads(json.dumps(task.candidate.to_json())), task.number):

@@ -235,7 +235,7 @@ class _Key:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             secret = bytes.fromhex(content["secret"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise RunError(f"the key in {run.private} is damaged: the search cannot go on; start a new one") from None
         if {name: content.get(name) for name in facts} != facts:
             raise RunError(f"{run.folder} holds an unfinished search with other settings: resuming it is refused")
@@ -332,7 +332,7 @@ def _finished(run: Run, question: Question[C], ledger: Ledger | None) -> Finding
         content = json.loads(path.read_text(encoding="utf-8"))
         same, paid = content["digest"] == _digest(question), list(content["paid"])
         chosen = Finding(**content["chosen"] | {"candidate": question.space.read(content["chosen"]["candidate"])})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
     if not same:
         raise RunError(f"{run.folder} holds a finished search with other settings: choose another folder")
