@@ -138,8 +138,11 @@ def noise_test(plan: Plan, streams: Streams, shapes: Shapes | None = None) -> Fi
     noise = np.stack(residuals.rows)
     if plan.quantile_clip is not None:
         clips = np.array([*residuals.clips, standing.l2_clip])
-        noise = np.column_stack([noise, _count_noise(clips, plan, plan.quantile_clip, trainee)[: len(noise)]])
+        counts = _count_noise(clips, plan, plan.quantile_clip, trainee)
+        noise = np.column_stack([noise, counts[: len(noise)]])
     squares = _tensor_variance(residuals, trainee.parameters)
+    if plan.quantile_clip is not None:  # one column of a thousand would have to be far off to show among them
+        squares["variance of the noise on counts"] = _two_sided(stats.chi2(len(counts)), float(np.square(counts).sum()))
     windows = _in_windows(late, streams, shapes)
     return standard_normal(noise, np.stack(residuals.few), squares | windows)
 
