@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.gradients.mixing import ExamplesMixError
-from sordino.mechanisms.exact import COUNT_UNIT, noisy_sum
+from sordino.mechanisms.exact import noisy_sum
 from sordino.mechanisms.gaussian import gaussian_noise
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.averaging import Averaging
 from sordino.training.optimisers import Optimiser, State, Weights
 from sordino.training.plan import Plan
-from sordino.training.quantile_clip import SENSITIVITY
+from sordino.training.quantile_clip import SENSITIVITY, UNIT
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -182,9 +182,9 @@ def release(clipped: ClippedSum, l2_clip: float, plan: Plan, streams: Streams, s
     mean = noisy_mean(clipped.sums, l2_clip, plan, generator)
     if plan.quantile_clip is None:
         return mean, l2_clip
-    units = np.array(round(plan.quantile_clip.count(clipped.norms, l2_clip) / COUNT_UNIT))
+    units = np.array(plan.quantile_clip.units(clipped.norms, l2_clip))
     deviation = plan.quantile_clip.noise_multiplier * SENSITIVITY * plan.sensitivity_of_count
-    count = float(noisy_sum(generator, units, COUNT_UNIT, deviation))
+    count = float(noisy_sum(generator, units, UNIT, deviation))
     return mean, plan.quantile_clip.next_clip(l2_clip, count, plan.sampler.expected_batch_size, plan.l2_clip)
 
 

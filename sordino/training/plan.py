@@ -122,10 +122,13 @@ class Plan:
     def sensitivity_of_count(self) -> float:
         """The same for the count of a quantile clip, in its own sensitivity of ½: others' norms move it by rounding.
 
-        Where norms are within 2⁻³⁰ clips, and its slope is 100 a clip, n of them move it by 100·n·2⁻³⁰ in either
-        dataset; half a unit of 2⁻²⁰ comes from an example's own rounding. In single precision there is no such bound.
+        The record itself adds at most ½, a whole number of units, and nothing where it is not there. Under the
+        assumption that norms are within 2⁻³⁰ clips of what their example alone decides, the part of any other, with a
+        slope of 100 a clip, moves by 200·2⁻³⁰ between two datasets; rounded to units of 2⁻³⁰ by one more, and by far
+        less than one for the double precision of the quotient. That is below 202·2⁻³⁰ for each of n records, 404·2⁻³⁰
+        in units of ½, and 2⁻²¹ is more. In single precision there is no such bound.
         """
-        return 1 + self.sampler.n * 2.0**-21 + 2.0**-19 if self.exact else 1.0
+        return 1 + self.sampler.n * 2.0**-21 if self.exact else 1.0
 
     @property
     def unit(self) -> float:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.mechanisms.exact import COUNT_UNIT
-
 SENSITIVITY = 0.5
+UNIT = 2.0**-30
+"""Of the count: fine enough that an example's rounding to it is small beside what the norms' own rounding may do."""
 _RAMP = 0.01
 _FARTHEST = 1e6
 
@@ -61,11 +61,15 @@ class QuantileClip:
 
         Within half a hundredth of the clip the count runs straight from one to the other: a sharp edge would let
         the rounding of a norm, which other examples in the batch can change, flip a whole count. Each example's part is
-        rounded to whole COUNT_UNITs, so that the sum is exact.
+        rounded to whole UNITs, so that the sum is exact.
         """
+        return self.units(norms, l2_clip) * UNIT
+
+    def units(self, norms: Tensor, l2_clip: float) -> int:
+        """The same in UNITs, of which it is a whole number."""
         places = (l2_clip - norms.double()) / (_RAMP * l2_clip)
         parts = torch.nan_to_num(places, nan=-math.inf).clamp(-SENSITIVITY, SENSITIVITY)
-        return float((parts / COUNT_UNIT).round().sum()) * COUNT_UNIT
+        return int((parts / UNIT).round().to(torch.int64).sum())
 
     def next_clip(self, l2_clip: float, noisy_count: float, expected_batch_size: int, start: float) -> float:
         """The clip of the next step, from what was released and public numbers; within a million times its start."""

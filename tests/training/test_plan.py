@@ -121,4 +121,4 @@ def test_an_exact_plan_counts_what_rounding_adds() -> None:
     plan = calibrated(exact=True)
     assert plan.sensitivity(26_010) == pytest.approx(1 + (26_010**0.5 + 120_000) / 2**30 + 3.6e9 / 2**52)
     assert 1 < plan.sensitivity(1) < plan.sensitivity(10**8) < 1.0002
-    assert plan.sensitivity_of_count > 1 == calibrated().sensitivity_of_count
+    assert calibrated().sensitivity_of_count == 1 < plan.sensitivity_of_count < 1.03

@@ -42,6 +42,22 @@ def test_rounding_at_the_edge_flips_no_count() -> None:
     assert abs(CLIP.count(at, 1.0) - CLIP.count(at * (1 + 1e-7), 1.0)) < 0.02
 
 
+@given(st.integers(-(2**28), 2**28), st.sampled_from([2.0**-30, 2.0**-31, 2.0**-45]), st.floats(1e-3, 1e3))
+@example(1000 * 2**10 + 2**9, 2.0**-31, 1.0)  # amid a unit of 2⁻²⁰
+def test_an_exact_plan_counts_what_the_rounding_of_others_does_to_a_count(
+    place: int, error: float, clip: float
+) -> None:
+    """All norms at one place of the ramp, between two units, and off by what the plan assumes; one record comes."""
+    n = 1000
+    plan = Plan(PoissonSampler(n, 500), clip, 1.0, 10, CLIP, exact=True)
+    norm = clip * (1 - 0.01 * (place + 0.5) * 2.0**-30)
+    below = torch.full((n,), norm - error * clip, dtype=torch.float64)
+    above = torch.full((n,), norm + error * clip, dtype=torch.float64)
+    above[0] = 9 * clip
+    moved = abs(CLIP.count(below[1:], clip) - CLIP.count(above, clip)) / SENSITIVITY
+    assert 1 <= moved <= plan.sensitivity_of_count
+
+
 @given(sigmas, sigmas)
 def test_joint_noise_is_that_of_both_releases_scaled_to_their_sensitivities(gradient: float, count: float) -> None:
     joint = QuantileClip(count).joint(gradient)
