@@ -193,7 +193,11 @@ class ClippedGradients:
 
     def _empty(self) -> tuple[Tensor, Tensor]:
         like = next(iter(self._parameters.values()))
-        return like.new_zeros(0, dtype=_sum_type(like)), like.new_zeros(0)
+        return like.new_zeros(0, dtype=self._norm_type()), like.new_zeros(0)
+
+    def _norm_type(self) -> torch.dtype:
+        double = any(value.dtype == torch.float64 for value in self._parameters.values())
+        return torch.float64 if double else torch.float32
 
     def _rows(self, x: Any) -> Any:
         return batches.flatten_views(x) if self._views > 1 else x
@@ -212,7 +216,7 @@ class ClippedGradients:
         sound = self._sound(norms, factors)
         if not bool(sound.all()):
             return self._add_apart(strategy, sums, x, y, l2_clip, sound)
-        columns = factors.to(_sum_type(losses)).unbind(1)
+        columns = factors.unbind(1)  # in double precision, whatever the losses are in: each part casts them to its own
         with without_autocast(losses.device.type), unshortened():
             for name, part in parts.items():
                 _accumulate(sums, name, part.weighted_sum(columns[self._group[name]]))
@@ -220,7 +224,7 @@ class ClippedGradients:
                 for name, parameter in self._parameters.items():
                     _accumulate(sums, name, parameter.detach() * (self._penalty * columns[self._group[name]].sum()))
         whole = norms[:, 0] if self._groups == 1 else torch.linalg.vector_norm(norms, dim=1)
-        return whole.to(_sum_type(losses)), losses
+        return whole.to(self._norm_type()), losses
 
     def _norms(self, parts: dict[str, Measured], losses: Tensor) -> Tensor:
         """Norms of the examples' gradients, a column for each group of parameters, penalty included."""
@@ -286,7 +290,7 @@ class ClippedGradients:
                 _accumulate(sums, name, total.to(_sum_type(self._parameters[name])))
             norms.append(squares.sum(1).sqrt() if finite else torch.full_like(squares[:, 0], torch.inf))
             losses.append(loss)
-        return torch.cat(norms).to(_sum_type(losses[0])), torch.cat(losses)
+        return torch.cat(norms).to(self._norm_type()), torch.cat(losses)
 
 
 def _trained(model: nn.Module) -> dict[str, Tensor]:

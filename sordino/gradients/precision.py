@@ -12,6 +12,13 @@ from threading import Lock
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from sordino.gradients import batches
+from sordino.gradients.batches import Loss
+from sordino.gradients.specimens import Untouched
 
 _CPU: Any = torch.backends.mkldnn  # torch declares no types for these
 _GPU: Any = torch.backends.cudnn
@@ -59,3 +66,26 @@ class _Unshortened:
 
 
 unshortened = _Unshortened()
+
+
+def narrow_operation(model: nn.Module, loss: Loss, x: Any, y: Any, views: int = 1) -> str | None:
+    """What first gives less than double precision, in a pass from the model's parameters to the losses.
+
+    Types are seen, values are not. What does not depend on a parameter may be in whatever precision.
+    """
+    rows, seen = batches.flatten_views(x) if views > 1 else x, _Narrow()
+    with Untouched(model), torch.inference_mode(False), torch.enable_grad(), seen:
+        batches.losses_of(model, loss, rows, y, batches.size(y), views)
+    return seen.found
+
+
+class _Narrow(TorchFunctionMode):
+    found: str | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in pytree.tree_leaves(result) if self.found is None else ():
+            if isinstance(leaf, Tensor) and leaf.requires_grad and leaf.dtype not in (torch.float64, torch.complex128):
+                self.found = f"`{getattr(func, '__name__', func)}` gives {str(leaf.dtype).removeprefix('torch.')}"
+                break
+        return result

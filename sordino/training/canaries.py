@@ -145,11 +145,15 @@ class WithCanaries:
     def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
         return self._inner.choose(known, min(expected_batch_size, self._records))
 
+    def narrow_operation(self) -> str | None:
+        found: str | None = getattr(self._inner, "narrow_operation", lambda: None)()
+        return found
+
     def clipped_sum(self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator) -> ClippedSum:
         real, drawn = indices[indices < self._records], indices[indices >= self._records] - self._records
         present = torch.from_numpy(drawn[self._canaries.coins[drawn]])
         sums, norms = self._inner.clipped_sum(real, l2_clip, augmentation)
-        added = torch.zeros(self._canaries.count).index_fill_(0, present, l2_clip)
+        added = torch.zeros(self._canaries.count, dtype=torch.float64).index_fill_(0, present, l2_clip)
         sums = dict(sums)
         for name, (which, where) in self._canaries.places(self.parameters).items():
             if len(which):

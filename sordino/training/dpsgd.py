@@ -241,13 +241,21 @@ def refuse_mixing(trainee: Trainee, private: bool) -> None:
         )
 
 
-def refuse_single_precision(parameters: Weights, plan: Plan) -> None:
-    """What an exact plan counts for rounding holds in double precision alone."""
-    narrow = [name for name, value in parameters.items() if value.dtype != torch.float64]
-    if plan.exact and narrow:
+def refuse_single_precision(plan: Plan, weights: Weights, narrow_operation: Callable[[], str | None]) -> None:
+    """What an exact plan counts for rounding holds in double precision alone: of all weights, and in each pass."""
+    if not plan.exact:
+        return
+    narrow = [name for name, value in weights.items() if value.is_floating_point() and value.dtype != torch.float64]
+    if narrow:
         raise ValueError(
             f"an exact plan needs sums in double precision, and {narrow[0]} is not: pass model.double() and inputs in "
             "float64, or leave exact out"
+        )
+    operation = narrow_operation()
+    if operation is not None:
+        raise ValueError(
+            f"an exact plan needs double precision throughout, and in the model or its loss {operation}: remove the "
+            "cast or autocast, or leave exact out"
         )
 
 

@@ -61,7 +61,7 @@ def fitting(
     if block < 1:
         raise ValueError(f"checkpoint_every must be at least 1, not {checkpoint_every}")
     training = Training(plan, trainee, optimiser, averaging)
-    refuse_single_precision(trainee.parameters, plan)
+    refuse_single_precision(plan, trainee.weights(), getattr(trainee, "narrow_operation", lambda: None))
     with run.alone(), continuity.until_diverged(run):
         ledger.reload()
         if run.model.exists():

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from sordino.gradients import ClippedGradients, Clipping
 from sordino.gradients.batches import Loss
+from sordino.gradients.precision import narrow_operation
 from sordino.gradients.specimens import Held, same_chances
 from sordino.gradients.tuning import Choices
 from sordino.mechanisms.streams import Streams
@@ -113,6 +114,13 @@ class ModuleTrainee:
         # Kernels of other devices may not repeat bit for bit: a token keeps any step there from being repeated.
         device = "cpu" if self._device.type == "cpu" else f"{self._device.type} {secrets.token_hex(8)}"
         return {"engine": self.choices.to_json(), "device": device}
+
+    def narrow_operation(self) -> str | None:
+        """What first gives less than double precision in a pass: of two records, types are seen."""
+        x, y = self._rows(np.arange(min(2, self._n)))
+        with self._random_state(0):
+            seen = views_of(self._augment, self._views, x, np.random.default_rng(0))
+            return narrow_operation(self.model, self._loss, seen, y, self._views)
 
     def clipped_sum(self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator) -> ClippedSum:
         """Σ over these examples of their clipped gradients; zeros for an empty batch.

@@ -15,10 +15,11 @@ from torch.utils.data import Dataset
 from sordino.budget import Cost, Ledger
 from sordino.gradients import ClippedGradients, Clipping
 from sordino.gradients.batches import Loss
+from sordino.gradients.precision import narrow_operation
 from sordino.mechanisms.streams import Stream, Streams, secret_from_seed
 from sordino.training import probing
 from sordino.training.augmentation import Augment, check_views, views_of
-from sordino.training.building import require_memory
+from sordino.training.building import require_memory, tensors
 from sordino.training.dpsgd import ClippedSum, refuse_single_precision, release
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import QuantileClip
@@ -80,7 +81,6 @@ def make_private(
         quantile_clip=quantile_clip,
         exact=exact,
     )
-    refuse_single_precision({name: value for name, value in model.named_parameters() if value.requires_grad}, plan)
     if ledger is None:
         ledger = Ledger(target_epsilon, target_delta, planned=[(plan.event, what, part)])
     streams = Streams.fresh() if seed is None else Streams(secret_from_seed(seed))
@@ -200,9 +200,15 @@ class PrivateLoop:
         return ClippedSum(found.sums, found.norms)
 
     def _prepare(self, loss: Loss) -> None:
+        refuse_single_precision(self.plan, tensors(self._model), lambda: self._narrow_operation(loss))
         count = min(self._rows.n, self.plan.sampler.expected_batch_size)
         probing.prepare(self._clipped, self._model, loss, self._rows, count, augment=self._augment, views=self._views)
         self._rows(np.arange(0))  # an empty draw, too, must be collated
+
+    def _narrow_operation(self, loss: Loss) -> str | None:
+        x, y = self._rows(np.arange(min(2, self._rows.n)))
+        seen = views_of(self._augment, self._views, x, np.random.default_rng(0))
+        return narrow_operation(self._model, loss, seen, y, self._views)
 
 
 def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:

@@ -80,3 +80,22 @@ def test_gradient_hooks_on_parameters_are_refused(register: str) -> None:
         ClippedGradients(model, squared_error).prepare(x, y)
     handle.remove()
     clipped(x, y)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.1])
+def test_losses_in_single_precision_leave_the_factors_of_a_double_model_in_double(penalty: float) -> None:
+    """The norm of an example that is clipped is the clip, to the last digits of the sums' own precision."""
+    torch.manual_seed(0)
+    x, y = 5 * torch.randn(40, 4, dtype=torch.float64), torch.randint(2, (40,))
+    clipped = ClippedGradients(
+        network().double(),
+        lambda output, target: nn.functional.cross_entropy(output.float(), target, reduction="none"),
+        0.1,
+        l2_penalty=penalty,
+    )
+    for place in range(40):
+        found = clipped(x[place : place + 1], y[place : place + 1])
+        length = sum(float(value.square().sum()) for value in found.sums.values()) ** 0.5
+        assert length <= 0.1 * (1 + 1e-14)
+        assert found.norms.dtype == torch.float64
+        assert found.norms.item() < 0.1 or length == pytest.approx(0.1, rel=1e-12)

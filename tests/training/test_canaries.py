@@ -49,6 +49,13 @@ def test_a_canary_that_is_in_adds_the_clip_at_its_place_and_the_others_add_nothi
     assert len(moved) == CANARIES.coins.sum()
 
 
+def test_in_double_precision_a_canary_adds_the_clip_in_double_precision() -> None:
+    vectors, labels = linear().data()
+    trainee = WithCanaries(LinearClassifier(vectors, labels, 3, double=True), CANARIES)
+    sums, norms = trainee.clipped_sum(60 + np.flatnonzero(CANARIES.coins)[:1], 0.1, GENERATOR)
+    assert sum(value.sum().item() for value in sums.values()) == 0.1 == norms.item()
+
+
 def test_a_canary_that_is_out_counts_in_a_quantile_clip_like_an_absent_record() -> None:
     trainee, clip = started(), QuantileClip(noise_multiplier=10.0)
 

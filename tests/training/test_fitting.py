@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
+from torch import nn
 
 from sordino.budget import BudgetExceeded, Ledger
 from sordino.budget.events import UnsupportedEvent
 from sordino.data.samplers import FixedSizeSampler, PoissonSampler, ShuffledSampler
 from sordino.mechanisms.streams import StreamsError
 from sordino.training import continuity, dpsgd
+from sordino.training.canaries import Canaries, WithCanaries
 from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier
+from sordino.training.module import ModuleTrainee
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
 from sordino.training.run import Run, RunError
@@ -461,8 +464,17 @@ def test_an_exact_plan_refuses_single_precision_before_it_charges_and_resumes_in
     ledger = open_ledger(run, plan)
     with pytest.raises(ValueError, match="an exact plan needs sums in double precision, and weight is not"):
         fit(run, plan, model(), OPTIMISER, ledger)
-    assert ledger.entries == ()
     vectors, labels = model().data()
+
+    def in_single(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(output.float(), target, reduction="none")
+
+    trainee = ModuleTrainee(lambda: nn.Linear(vectors.shape[1], 3).double(), in_single, vectors.astype(float), labels)
+    for narrow in (trainee, WithCanaries(trainee, Canaries(4, "00" * 16))):
+        for_it = replace(plan, sampler=replace(plan.sampler, n=len(narrow.data()[0])))  # type: ignore[attr-defined, type-var]
+        with pytest.raises(ValueError, match="in the model or its loss `float` gives float32"):
+            fit(run, for_it, narrow, OPTIMISER, ledger)
+    assert ledger.entries == ()
 
     def double() -> LinearClassifier:
         return LinearClassifier(vectors, labels, 3, double=True)

@@ -502,7 +502,15 @@ def test_an_exact_loop_wants_double_precision_and_trains_in_it() -> None:
     with pytest.raises(ValueError, match=r"needs sums in double precision, and 0.weight is not"):
         loop(exact=True, ledger=ledger)
     assert ledger.entries == ()
-    private = loop(network().double(), TensorDataset(DATA.tensors[0].double(), DATA.tensors[1]), exact=True)
+    data = TensorDataset(DATA.tensors[0].double(), DATA.tensors[1])
+    frozen = network().double()
+    frozen.register_buffer("unused", torch.zeros(2))
+    with pytest.raises(ValueError, match=r"and unused is not"):
+        loop(frozen, data, exact=True, ledger=ledger)
+    with pytest.raises(ValueError, match=r"in the model or its loss `float` gives float32"):
+        loop(network().double(), data, loss=lambda o, t: LOSS(o.float(), t), exact=True, ledger=ledger)
+    assert ledger.entries == ()
+    private = loop(network().double(), data, exact=True)
     for x, y in private.batches():
         private.step(x, y)
     assert private.plan.exact
