@@ -16,6 +16,8 @@ import math
 import os
 import pkgutil
 import sys
+import tempfile
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -509,13 +511,16 @@ def fix_everything_else(patch: pytest.MonkeyPatch) -> None:
     everywhere(patch, streams.data_tag, lambda secret, *arrays: "0" * 64)
     patch.setattr(os, "fsync", lambda handle: None)  # nothing is killed here, and disks are slow
     patch.setattr("sordino.budget.ledger._now", lambda: "2026-01-01T00:00:00+00:00")
+    names = itertools.count()
+    patch.setattr("sordino.budget.ledger.uuid4", lambda: uuid.UUID(int=next(names)))
 
 
 @contextmanager
 def watching(recorder: Recorder, extra: Mapping[str, Measure] | None = None) -> Iterator[Recorder]:
     """Everything inside is recorded, or replayed."""
     import_all()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as registry:
+        patch.setenv("SORDINO_STATE", registry)  # ledgers of several runs share their names, and are not copies
         fix_everything_else(patch)
         watch(patch, recorder, extra)
         yield recorder

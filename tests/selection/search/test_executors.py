@@ -147,7 +147,7 @@ def tasks():
         time.sleep(0.01)
     os.killpg(0, signal.SIGINT)  # as Ctrl-C does, while one worker trains and another waits
 
-with Processes(3).at_work(Material(x, y, x, y, 2)) as work:
+with Processes(2).at_work(Material(x, y, x, y, 2)) as work:
     try:
         list(work(tasks()))
     except KeyboardInterrupt:
@@ -164,7 +164,7 @@ def test_no_worker_outlives_its_search(tmp_path: Path, how: str, said: str) -> N
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         start_new_session=True,
     )
