@@ -46,7 +46,7 @@ NOT_COVERED = (
     "whoever can read the run's private folder while it trains, or goes on with several copies of an unfinished run",
     "the truth of what the data says about groups: privacy of a record does not hide what a population shares",
 )
-_PACKAGES = ("dp-accounting", "numpy", "scipy", "torch")
+_PACKAGES = ("dp-accounting", "mpmath", "numpy", "randomgen", "scipy", "torch")
 
 
 def statement(

@@ -11,6 +11,8 @@ import hmac
 import json
 import os
 from enum import IntEnum
+from sys import getrefcount
+from threading import Lock
 from typing import Any, NoReturn
 from weakref import WeakSet
 
@@ -53,6 +55,7 @@ class Streams:
             raise ValueError(f"a key has {_KEY_BYTES} bytes, not {len(key)}")
         self._key = int.from_bytes(key, "little")
         self._process = os.getpid()
+        self._cipher = _Cipher(self._key)
         _LIVING.add(self)
         self.predictable = predictable
         _no_core_dumps()
@@ -68,8 +71,7 @@ class Streams:
             raise ValueError(f"a step is a whole number from 0 and below 2^{_STEP_BITS}, not {step}")
         self.check_process()
         # Drawing advances the low word of the counter; step and stream sit in the high one, out of its reach.
-        counter = (int(stream) << _STEP_BITS | step) << 64
-        return np.random.Generator(AESCounter(key=self._key, counter=counter))
+        return self._cipher.generator(int(stream) << _STEP_BITS | step)
 
     def check_process(self) -> None:
         """Refuse a process that was forked after the key was drawn: its parent has the same numbers before it."""
@@ -86,13 +88,43 @@ class Streams:
         return "Streams(<secret>)"
 
 
+class _Cipher:
+    """Generators of one key: it is expanded once, and a counter that nobody holds any more is set anew.
+
+    To make an `AESCounter` takes longer than a small step's noise. Guarantee: no two holders share one: it is used
+    again only where no generator, and nobody else, has a reference to it.
+    """
+
+    def __init__(self, key: int) -> None:
+        self._key, self._lock = key, Lock()
+        self._spare: AESCounter | None = None
+        self._unheld = 0
+        """References to a spare that nobody else holds, as counted where they are compared."""
+
+    def generator(self, high: int) -> np.random.Generator:
+        """As if made anew with this high word of the counter."""
+        with self._lock:
+            if self._spare is None or self._references() != self._unheld:
+                self._spare = AESCounter(key=self._key)
+                self._unheld, self._start = self._references(), self._spare.state
+            self._start["s"]["counter"][1::2] = high  # of the four blocks that are enciphered together
+            self._spare.state = self._start
+            return np.random.Generator(self._spare)
+
+    def _references(self) -> int:
+        return getrefcount(self._spare)
+
+
 _LIVING: WeakSet[Streams] = WeakSet()
 
 
 def _lose_keys() -> None:
-    """In a forked child: not even its memory needs to hold them."""
+    """A forked child may not draw.
+
+    That is against mistakes: the child's memory is a copy of its parent's, and traces of the key stay in it.
+    """
     for streams in _LIVING:
-        streams._key, streams._process = 0, -1
+        streams._key, streams._process, streams._cipher = 0, -1, _Cipher(0)
 
 
 os.register_at_fork(after_in_child=_lose_keys)

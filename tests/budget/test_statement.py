@@ -53,7 +53,9 @@ def test_it_says_everything_there_is_to_say():
     assert document["seeded"] is False
     assert [entry["what"] for entry in document["entries"]] == ["normalisation", "training"]
     assert [entry["count"] for entry in document["entries"]] == [2, 300]
-    assert {"sordino", "python", "dp-accounting", "numpy", "scipy", "torch"} <= set(document["versions"])
+    assert {"sordino", "python", "dp-accounting", "mpmath", "numpy", "randomgen", "scipy", "torch"} <= set(
+        document["versions"]
+    )
     assert document["not_covered"] == list(NOT_COVERED)
     assert document["notes"] == ["a note"]
 

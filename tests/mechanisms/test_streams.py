@@ -5,6 +5,7 @@ import os
 import pickle
 import resource
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,42 @@ def test_the_generator_is_aes_in_counter_mode() -> None:
     ours = Streams(key).generator(Stream.NOISE, 5).bit_generator
     same = AESCounter(key=int.from_bytes(key, "little"), counter=(3 << 60 | 5) << 64)
     assert np.array_equal(ours.random_raw(1000), same.random_raw(1000))  # type: ignore[attr-defined]
+
+
+def test_generators_that_are_held_never_share_a_counter() -> None:
+    """And one that takes the place of another, which nobody holds, starts as if it were new."""
+    streams = Streams(bytes(range(16)))
+
+    def anew(step: int) -> np.random.Generator:
+        return np.random.Generator(AESCounter(key=int.from_bytes(bytes(range(16)), "little"), counter=step << 64))
+
+    def given(step: int) -> np.random.Generator:
+        return streams.generator(Stream.INITIALISATION, step)
+
+    held = [given(step) for step in range(5)]
+    wanted = [anew(step) for step in range(5)]
+    for _ in range(3):
+        for one, other in zip(held, wanted, strict=True):
+            assert np.array_equal(one.normal(size=7), other.normal(size=7))
+            assert one.integers(9, dtype=np.uint32) == other.integers(9, dtype=np.uint32)  # half of a word is kept
+    only_bits, other = given(7).bit_generator, np.random.Generator(given(8).bit_generator)
+    for step in range(20):
+        assert given(step).integers(2**60) == anew(step).integers(2**60)
+        given(step).integers(9, dtype=np.uint32)
+    assert np.array_equal(only_bits.random_raw(3), anew(7).bit_generator.random_raw(3))  # type: ignore[attr-defined]
+    assert np.array_equal(other.normal(size=3), anew(8).normal(size=3))
+    assert len({id(one.bit_generator) for one in [*held, other]} | {id(only_bits)}) == 7
+
+
+def test_threads_never_share_a_counter() -> None:
+    streams = Streams(bytes(range(16)))
+
+    def drawn(step: int) -> list[int]:
+        return [int(streams.generator(Stream.NOISE, step).integers(2**60, size=50).sum()) for _ in range(100)]
+
+    with ThreadPoolExecutor(8) as threads:
+        for found in threads.map(drawn, range(8)):
+            assert len(set(found)) == 1
 
 
 def test_streams_know_whether_they_can_be_predicted() -> None:

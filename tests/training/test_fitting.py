@@ -508,4 +508,5 @@ def test_a_run_that_another_generator_began_does_not_repeat_its_lost_steps(tmp_p
     del before["environment"]["generator"]
     run.write_private("key.json", before)
     assert train(run, model(), seed=None) < 60
+    assert {"randomgen", "mpmath"} <= before["environment"]["versions"].keys()  # by which its numbers are drawn
     assert ledger_content(run)[0]["count"] == 60
