@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sordino.budget import Event, Gaussian, Ledger
 from sordino.mechanisms import memory
-from sordino.mechanisms.exact import noisy_counts
+from sordino.mechanisms.exact import check_count_noise, noisy_counts
 from sordino.mechanisms.streams import Stream, Streams
 
 Table = NDArray[np.float64]
@@ -38,6 +38,8 @@ class PairTables:
         if not 1e-3 <= self.target_weight <= 1e3:
             raise ValueError(f"target_weight must lie between 0.001 and 1000, not {self.target_weight!r}")
         _ = self.event
+        for pair in ((0, 1), (0, len(self.sizes) - 1)):
+            check_count_noise(self.noise_of(pair))
 
     @property
     def event(self) -> Event:

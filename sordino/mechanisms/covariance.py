@@ -9,7 +9,15 @@ from numpy.typing import NDArray
 from sordino.budget import Event, Gaussian, Ledger
 from sordino.mechanisms import memory
 from sordino.mechanisms.exact import noisy_sum
-from sordino.mechanisms.gaussian import GRAM_BITS, check_length, clipped_sum, gram_sum, noisy_gram, whole_rows
+from sordino.mechanisms.gaussian import (
+    GRAM_BITS,
+    check_length,
+    check_sum_noise,
+    clipped_sum,
+    gram_sum,
+    noisy_gram,
+    whole_rows,
+)
 from sordino.mechanisms.streams import Stream, Streams
 
 Array = NDArray[np.float64]
@@ -42,6 +50,8 @@ class SecondMoments:
         if not 0 < self.l2_clip < np.inf:
             raise ValueError(f"l2_clip must be a positive finite number, not {self.l2_clip!r}")
         _ = self.event
+        for clip in (self.l2_clip, self.l2_clip * self.l2_clip):
+            check_sum_noise(clip, self._each)
 
     @property
     def event(self) -> Event:

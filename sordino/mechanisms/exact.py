@@ -78,17 +78,38 @@ def laplace_counts(generator: np.random.Generator, counts: Counts, scale: float)
     return _noisy(generator, counts, COUNT_UNIT, scale, _LAPLACE, round(1 / COUNT_UNIT))
 
 
-def _noisy(
-    generator: np.random.Generator, total: Counts, unit: float, scale: float, law: _Law, times: int = 1
-) -> Array:
-    """A block after another, for little memory besides what comes and goes: totals are `times` as many units."""
+def check_noise(unit: float, scale: float) -> None:
+    """Refuse, before anything is charged, noise that cannot be added to sums in this unit."""
+    _grid(unit, scale)
+
+
+def check_count_noise(scale: float) -> None:
+    """The same for `noisy_counts` and `laplace_counts`."""
+    _grid(COUNT_UNIT, scale)
+
+
+def _grid(unit: float, scale: float) -> tuple[float, int]:
+    """The scale in units, and by how many bits the grid is coarser than a unit."""
     if not (0 < unit < np.inf and 0 < scale < np.inf):
         raise ValueError(f"the unit and the scale of noise must be positive finite numbers, not {unit!r} and {scale!r}")
     relative = scale / unit * _HAIR
     shift = max(0, frexp(relative)[1] - 1 - _FINENESS)
-    if shift >= _MOST_SHIFT:
+    if shift >= _MOST_SHIFT or relative == np.inf:
         raise ValueError(f"noise of {scale:g} is too large for sums in units of {unit:g}: lower the noise multiplier")
+    if relative == 0:
+        raise ValueError(f"noise of {scale:g} is too small for sums in units of {unit:g}: raise the noise multiplier")
+    return relative, shift
+
+
+def _noisy(
+    generator: np.random.Generator, total: Counts, unit: float, scale: float, law: _Law, times: int = 1
+) -> Array:
+    """A block after another, for little memory besides what comes and goes: totals are `times` as many units."""
+    relative, shift = _grid(unit, scale)
     flat = np.ravel(total)
+    most = 2**62 // times
+    if times > 1 and flat.size and not -most < flat.min() <= flat.max() < most:
+        raise ValueError(f"counts must be below {most:,}: more do not fit into whole numbers of 64 bits")
     noisy = np.empty(flat.shape)
     for start in range(0, len(flat), _BLOCK):
         units = flat[start : start + _BLOCK].astype(np.int64) * times

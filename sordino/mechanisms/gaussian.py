@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Gaussian, Ledger
-from sordino.mechanisms.exact import noisy_counts, noisy_sum
+from sordino.mechanisms.exact import check_count_noise, check_noise, noisy_counts, noisy_sum
 from sordino.mechanisms.streams import Stream, Streams
 
 Array = NDArray[np.float64]
@@ -90,6 +90,11 @@ def check_length(n: int) -> None:
         raise ValueError(f"{n:,} records are too many for one exact sum: the limit is {MOST_RECORDS:,}")
 
 
+def check_sum_noise(l2_clip: float, noise_multiplier: float) -> None:
+    """Refuse, before anything is charged, noise that a `clipped_sum` cannot take."""
+    check_noise(l2_clip * 2.0**-_BITS, noise_multiplier * l2_clip)
+
+
 def clipped_gaussian_sum(
     rows: Array,
     l2_clip: float,
@@ -108,6 +113,7 @@ def clipped_gaussian_sum(
     if not 0 < l2_clip < np.inf:
         raise ValueError(f"l2_clip must be a positive finite number, not {l2_clip!r}")
     check_length(len(rows))
+    check_sum_noise(l2_clip, noise_multiplier)
     streams = Streams.fresh() if streams is None else streams
     ledger.spend(Gaussian(noise_multiplier), what, part, seeded=streams.predictable)
     generator = streams.generator(Stream.NOISE)
@@ -131,6 +137,7 @@ def noisy_accuracy(
     ledger.refuse_add_remove()
     if len(correct) == 0:
         raise ValueError("an accuracy needs at least one record")
+    check_count_noise(noise_multiplier)
     streams = Streams.fresh() if streams is None else streams
     ledger.spend(Gaussian(noise_multiplier), what, part, seeded=streams.predictable)
     count = np.array(np.count_nonzero(correct))

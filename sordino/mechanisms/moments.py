@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sordino.budget import Event, Gaussian, Ledger, PoissonGaussian
 from sordino.mechanisms.exact import noisy_sum
-from sordino.mechanisms.gaussian import check_length, clipped_sum
+from sordino.mechanisms.gaussian import check_length, check_sum_noise, clipped_sum
 from sordino.mechanisms.streams import Stream, Streams
 
 
@@ -32,6 +32,8 @@ class ChannelMoments:
             if not 0 < getattr(self, name) < np.inf:
                 raise ValueError(f"{name} must be a positive finite number, not {getattr(self, name)!r}")
         _ = self.event
+        for clip in (self.mean_clip, self.square_clip):
+            check_sum_noise(clip, self.noise_multiplier)
 
     @property
     def event(self) -> Event:

@@ -33,7 +33,7 @@ class ThresholdQuantiles:
             if not 0 < low < high < np.inf:
                 raise ValueError(f"{name} must be two positive finite numbers, the lower one first, not {(low, high)}")
             check_quantile(self.quantile, (log(low), log(high)), self.epsilon)
-        _ = self.event, self.moments_with(1.0, 1.0)
+        _ = self.event, [self.moments_with(*clips) for clips in zip(self.mean_bounds, self.square_bounds, strict=True)]
 
     @property
     def event(self) -> Event:

@@ -16,6 +16,7 @@ from sordino.budget import Composed, Event, Gaussian, Ledger, Repeated, calibrat
 from sordino.budget.ledger_content import Planned
 from sordino.data import DataError, Split
 from sordino.data.schema import Schema
+from sordino.mechanisms.exact import check_count_noise
 from sordino.mechanisms.gaussian import noisy_accuracy
 from sordino.mechanisms.streams import Streams, secret_from_seed
 from sordino.selection.keyed_steps import keyed_steps, table_arrays
@@ -130,6 +131,9 @@ class PrivatePlan:
     repeats: int
     score_noise: float
     """Noise multiplier of one accuracy, that is, of a count of correct predictions."""
+
+    def __post_init__(self) -> None:
+        check_count_noise(self.score_noise)
 
     @classmethod
     def calibrated(

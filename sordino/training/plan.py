@@ -9,9 +9,10 @@ from sordino.budget import Event, Ledger, NonPrivate, Repeated, calibration, cos
 from sordino.budget.events import refuse_add_remove
 from sordino.budget.steps import check_delta_against_n, steps_for
 from sordino.data.samplers import PoissonSampler, Sampler, sampler_from_json, sampler_to_json
-from sordino.training.quantile_clip import QuantileClip
+from sordino.mechanisms.exact import check_noise
+from sordino.training.quantile_clip import SENSITIVITY, UNIT, QuantileClip, clips_from
 
-_UNIT_BITS = 30
+_UNIT_BITS, _MOST_PARAMETERS = 30, 2**50
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,20 @@ class Plan:
         if self.private:
             self.sampler.event(self.noise_multiplier)  # checks the noise multiplier
             self.sampler.event(self.effective_noise_multiplier)
+            self._check_noise()
         elif self.noise_multiplier != 0 or self.quantile_clip is not None:
             raise ValueError("a plan without noise has a noise multiplier of 0 and a fixed l2_clip")
         elif self.exact:
             raise ValueError("a plan without noise has none to draw exactly: leave exact out")
+
+    def _check_noise(self) -> None:
+        """Refuse noise that no step can draw exactly, at any clip that it may come to and of any model."""
+        if self.exact:
+            factor = self.noise_multiplier * self.sensitivity(_MOST_PARAMETERS)
+            for clip in (self.l2_clip,) if self.quantile_clip is None else clips_from(self.l2_clip):
+                check_noise(clip * self.unit, clip * factor)
+        if self.quantile_clip is not None:
+            check_noise(UNIT, self.quantile_clip.noise_multiplier * SENSITIVITY * self.sensitivity_of_count)
 
     @classmethod
     def calibrated(

@@ -75,4 +75,10 @@ class QuantileClip:
         """The clip of the next step, from what was released and public numbers; within a million times its start."""
         share = noisy_count / expected_batch_size + SENSITIVITY
         moved = l2_clip * math.exp(min(max(-self.learning_rate * (share - self.quantile), -10.0), 10.0))
-        return min(max(moved, start / _FARTHEST), start * _FARTHEST)
+        least, most = clips_from(start)
+        return min(max(moved, least), most)
+
+
+def clips_from(start: float) -> tuple[float, float]:
+    """The least and the largest clip that a quantile clip comes to."""
+    return start / _FARTHEST, start * _FARTHEST

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sordino.budget import Gaussian, Laplace, Ledger
+from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms import exact, gaussian
 from sordino.mechanisms.contingency import PairTables
 from sordino.mechanisms.covariance import SecondMoments
@@ -20,6 +21,12 @@ from sordino.mechanisms.gaussian import clipped_gaussian_sum, noisy_accuracy
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.score import noised_accuracy
 from sordino.mechanisms.streams import Stream, Streams
+from sordino.mechanisms.thresholds import ThresholdQuantiles
+from sordino.training.convex.linear_regression import LinearPlan, fit_linear
+from sordino.training.convex.perturbations import GaussianOutput
+from sordino.training.convex.plan import LogisticPlan
+from sordino.training.plan import Plan
+from sordino.training.quantile_clip import QuantileClip
 
 LAWS = {"normal": (exact._NORMAL, stats.norm), "laplace": (exact._LAPLACE, stats.laplace)}
 
@@ -199,3 +206,41 @@ def test_more_records_than_whole_numbers_can_sum_are_refused_before_the_charge()
 def test_noise_without_a_scale_or_beyond_whole_numbers_is_refused(unit: float, scale: float) -> None:
     with pytest.raises(ValueError, match=r"scale of noise|too large"):
         exact.noisy_sum(keyed(0), np.zeros(3, dtype=np.int64), unit, scale)
+
+
+def test_noise_that_cannot_be_drawn_is_refused_before_the_charge() -> None:
+    ledger, rows, codes = Ledger(), np.zeros((4, 2)), np.zeros((4, 3), dtype=np.int64)
+    sums: list[Callable[[float], object]] = [
+        lambda noise: clipped_gaussian_sum(rows, 1.0, noise, ledger, "sum"),
+        lambda noise: clipped_gaussian_sum(rows, 1e-300, noise, ledger, "sum"),
+        lambda noise: noisy_accuracy(rows[:, 0] > 0, noise, ledger, "accuracy", "train"),
+        lambda noise: PairTables((2, 2, 2), noise).release(codes, ledger),
+        lambda noise: PairTables((2, 2, 2), noise / 100, 1e-3).release(codes, ledger),
+        lambda noise: SecondMoments(1.0, noise).release(rows, ledger),
+        lambda noise: SecondMoments(1.0, noise, with_mean=True).release(rows, ledger),
+        lambda noise: ChannelMoments(1.0, 1.0, noise).release(rows, rows, ledger),
+        lambda noise: ThresholdQuantiles((0.1, 9.0), (0.1, 9.0), 1.0, noise_multiplier=noise).release(
+            rows, rows, ledger
+        ),
+        lambda noise: fit_linear(LinearPlan(1.0, (0.0, 1.0), noise), rows, rows[:, 0], ledger),
+        lambda noise: LogisticPlan(1.0, 1.0, GaussianOutput(noise), 1e-6).event,
+        lambda noise: Plan(PoissonSampler(4, 2), 1.0, noise, 1, exact=True),
+        lambda noise: Plan(PoissonSampler(4, 2), 1.0, 1.0, 1, QuantileClip(noise)),
+    ]
+    for release in sums:
+        with pytest.raises(ValueError, match="is too large for sums in units"):
+            release(1e30)
+    with pytest.raises(ValueError, match="must be positive finite"):
+        SecondMoments(1e200, 1.0)
+    with pytest.raises(ValueError, match="is too small for sums"):
+        exact.check_noise(1e300, 1e-300)
+    assert ledger.entries == ()
+
+
+@pytest.mark.parametrize("noised", [exact.noisy_counts, exact.laplace_counts])
+def test_counts_that_do_not_fit_are_refused_and_not_wrapped(noised: Callable[..., NDArray[np.float64]]) -> None:
+    most = 2**42 - 1
+    assert noised(keyed(0), np.array([most, -most]), 1.0) == pytest.approx([most, -most], rel=1e-10)
+    for count in (2**42, -(2**42), 2**43, 2**62):
+        with pytest.raises(ValueError, match="counts must be below"):
+            noised(keyed(0), np.array([0, count]), 1.0)

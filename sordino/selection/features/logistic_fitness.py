@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Gaussian, Ledger, Repeated, calibration
-from sordino.mechanisms.exact import noisy_counts
+from sordino.mechanisms.exact import check_count_noise, noisy_counts
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.selection.features.genetic import Fitness, Scores
 from sordino.selection.features.merit import Mask
@@ -28,6 +28,9 @@ class LogisticTrials:
     """Standard deviation of the noise on the number of correct predictions, which one record moves by at most 1."""
     epsilon_of_one: float
     """Of one training alone, at the ledger's δ."""
+
+    def __post_init__(self) -> None:
+        check_count_noise(self.score_noise)
 
     @property
     def trial(self) -> Trial:

@@ -20,6 +20,7 @@ from sordino.budget import BudgetExceeded, Event, Ledger, LedgerError, NonPrivat
 from sordino.budget.events import UnsupportedEvent, composed
 from sordino.budget.ledger_content import Planned
 from sordino.budget.ledger_file import partial_of
+from sordino.mechanisms.exact import check_count_noise
 from sordino.mechanisms.score import ScoreNoise
 from sordino.mechanisms.streams import GENERATOR, Stream, bound_streams, data_tag, new_secret, secret_from_seed
 from sordino.mechanisms.trial_counts import number_of_trials
@@ -249,6 +250,8 @@ def _check(question: Question[C], ledger: Ledger | None) -> None:
     if ledger is None:
         return
     ledger.refuse_add_remove()
+    if question.noise is not None:
+        check_count_noise(question.noise.noise_multiplier)
     if question.noise is None and question.training.plan.private:
         raise ValueError("scores on private records need noise: give the question Laplace or Gaussian noise")
 

@@ -15,7 +15,7 @@ from sordino.budget import Composed, Event, Gaussian, Ledger, calibration, cost
 from sordino.budget.events import refuse_add_remove
 from sordino.budget.steps import check_delta_against_n
 from sordino.mechanisms import memory
-from sordino.mechanisms.exact import noisy_sum
+from sordino.mechanisms.exact import check_noise, noisy_sum
 from sordino.mechanisms.gaussian import BLOCK, GRAM_BITS, check_length, gram_sum, noisy_gram, whole_rows
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.training.convex.logistic import with_bias
@@ -53,6 +53,7 @@ class LinearPlan:
         if not -math.inf < low < high < math.inf:
             raise ValueError(f"target_range must be two public bounds, low and high, not {self.target_range!r}")
         _ = self.event
+        check_noise(_UNIT, self.noise_multiplier * _LEAST_MOVES)
 
     @classmethod
     def calibrated(

@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from sordino.budget import Composed, Event, Gaussian, LogisticPerturbation, Pure
 from sordino.budget.events import Adjacency
 from sordino.budget.logistic_perturbation import largest_gaussian_loss, worst_loss
-from sordino.mechanisms.exact import noisy_sum
+from sordino.mechanisms.exact import check_noise, noisy_sum
 from sordino.mechanisms.gaussian import gaussian_noise
 
 Array = NDArray[np.float64]
@@ -115,6 +115,7 @@ class GaussianOutput:
     noise_multiplier: float
 
     def event(self, ridge: float, adjacency: Adjacency) -> Event:
+        check_noise(2.0**-30 / ridge, 4 * self.noise_multiplier / ridge)
         return Gaussian(self.noise_multiplier)
 
     def objective_noise(self, generator: np.random.Generator, masks: Masks) -> Array:
