@@ -217,7 +217,8 @@ def _exact_total(flat: Tensor, l2_clip: float, plan: Plan, deviation: float, gen
 def _together(sums: Weights) -> Iterator[list[str]]:
     """Names in one order, so that the same key gives the same noise to the same parameter; small ones in one piece.
 
-    Numbers are drawn one after the other, so pieces decide about speed and memory alone, not about the noise.
+    Pieces follow from names, shapes and types alone, so a repeated step has the same. They are part of what a key turns
+    into noise: under an exact plan a piece's doubtful numbers take further bits before the next piece is drawn.
     """
     piece: list[str] = []
     held = 0

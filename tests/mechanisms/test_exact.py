@@ -108,6 +108,16 @@ def test_double_precision_is_within_its_bound(name: str) -> None:
             assert law.tail(mpf(found) + error) < tail < law.tail(mpf(found) - error) or found < error
 
 
+@pytest.mark.parametrize(("name", "margin"), [("normal", 43), ("laplace", 7.9)])
+def test_bits_that_are_left_out_are_within_the_bound_by_the_margin_that_is_stated(name: str, margin: float) -> None:
+    law, error = LAWS[name][0], exact._ERROR / margin
+    for first in (exact._LEAST, 3 * exact._LEAST, 2**50, 2**62):
+        found = float(law.magnitude((np.float64(first) + 0.5) * 2.0**-63))
+        with mp.workprec(120):
+            assert law.tail(mpf(found) + error) < mpf(first) / 2**63
+            assert mpf(first + 1) / 2**63 < law.tail(mpf(found) - error)
+
+
 @given(st.integers(-(2**50), 2**50), st.floats(1e-3, 1e9), st.floats(1e-6, 1e6))
 @settings(max_examples=50, deadline=None)
 def test_sums_keep_their_value_and_lie_on_a_grid_of_unit_and_deviation_alone(

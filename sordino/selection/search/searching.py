@@ -238,8 +238,13 @@ class _Key:
             secret = bytes.fromhex(content["secret"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise RunError(f"the key in {run.private} is damaged: the search cannot go on; start a new one") from None
-        if {name: content.get(name) for name in facts} != facts:
+        if any(content.get(name) != facts[name] for name in ("question", "seed")):
             raise RunError(f"{run.folder} holds an unfinished search with other settings: resuming it is refused")
+        if content.get("generator") != GENERATOR:
+            raise RunError(
+                f"{run.folder} holds an unfinished search by a version of sordino that draws its noise otherwise: "
+                "finish it with that version, or start a new one in another folder"
+            )
         tag = data_tag(secret, *material.arrays())
         if content.get("data") != tag:
             raise RunError(f"{run.folder} holds an unfinished search on other data: resuming it is refused")

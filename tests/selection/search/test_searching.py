@@ -192,6 +192,8 @@ def test_without_noise_private_records_cost_everything(tmp_path, material, quest
 def test_exact_scores_of_private_records_are_refused(tmp_path, material, question) -> None:
     with pytest.raises(ValueError, match="need noise"):
         search(Run.at(tmp_path), question(RandomSearch(2.0), noise=None), material, Ledger())
+    with pytest.raises(ValueError, match="too large"):
+        search(Run.at(tmp_path), question(RandomSearch(2.0), noise=Gaussian(1e30)), material, Ledger())
     with pytest.raises(ValueError, match="add-remove"):
         search(Run.at(tmp_path), question(RandomSearch(2.0)), material, Ledger(adjacency="add-remove"))
 
@@ -241,6 +243,11 @@ def test_an_unfinished_search_goes_on_for_the_same_question_data_and_ledger_only
         search(run, replace(asked, noise=Gaussian(2.0)), material, ledger)
     with pytest.raises(RunError, match="not paid for"):
         search(run, asked, material, Ledger(50.0, 1e-4))
+    key = json.loads((run.private / "search.json").read_text())
+    run.write_private("search.json", {name: value for name, value in key.items() if name != "generator"})
+    with pytest.raises(RunError, match="by a version of sordino that draws its noise otherwise"):
+        search(run, asked, material, ledger)
+    run.write_private("search.json", key)
     assert {entry.count for entry in ledger.entries} == {2}, "the second was charged before it was to begin"
     search(run, asked, material, ledger)
     assert len(ledger.entries) == 2
