@@ -60,6 +60,7 @@ class Ledger:
     _seen: Seen | None
     _sums: Totals | None
     _marked: list[Path]
+    _is_named: bool
 
     def __init__(
         self,
@@ -126,6 +127,22 @@ class Ledger:
                 self._check_marks([place])
                 self._marked.append(place)
                 marks.note(place, self._mark())
+
+    @contextmanager
+    def marking(self, place: Path) -> Iterator[None]:
+        """`mark_in` for as long as a run draws: afterwards the mark stays as it is."""
+        new = place not in self._marked
+        self.mark_in(place)
+        try:
+            yield
+        finally:
+            if new and place in self._marked:
+                self._marked.remove(place)
+
+    def is_other_than(self, place: Path) -> bool:
+        """Whether the mark in this file is of another ledger."""
+        mark = marks.noted(place)
+        return mark is not None and mark.ledger != self._name
 
     def number_of(self, run: str) -> int | None:
         """The number of this run's entry: a release is paid for by an entry of its own run, whatever others are called.
@@ -206,6 +223,22 @@ class Ledger:
             self._check_plan(plan)
             self._save(plan, self._entries)
 
+    def announce_all(self, items: Iterable[Planned]) -> None:
+        """Refuse what does not fit together, before any of it is spent; what fits and is not planned yet is announced.
+
+        On a part that was drawn from before, the filter sums up instead, and nothing is announced.
+        """
+        with self._turn():
+            new = [item for item in items if not self._is_planned(*_normal([item]))]
+            plan = (*self._plan, *(item for item in new if not self._totals().drawn_from(item.part)))
+            for part in dict.fromkeys(item.part for item in new):
+                here = [item for item in new if item.part == part]
+                if self._totals().drawn_from(part):
+                    self._check_filter(composed([item.event for item in here]), " and ".join(item.what for item in here), part)
+            if plan != self._plan:
+                self._check_plan(plan)
+                self._save(plan, self._entries)
+
     # Reading
 
     def epsilon(self, delta: float | None = None) -> float:
@@ -250,6 +283,9 @@ class Ledger:
         """One spender at a time, each starting from what the file says; not from an older copy of it."""
         with self._one_at_a_time, ledger_file.locked(self.path):
             self._reload()
+            if not self._is_named:  # an old one: before a mark can refer to its name, the name is on the disk
+                self._seen = None
+                self._save(self._plan, self._entries)
             if self.path is not None:
                 self._check_marks([marks.in_registry(self._name), *self._marked])
             yield
@@ -265,7 +301,7 @@ class Ledger:
             self._check_plan(plan)
         else:
             entry = replace(entry, planned=False)
-            self._check_filter(entry)
+            self._check_filter(entry.reserved, entry.what, entry.part)
             line = {"entry": entry_to_json(entry)}
         self._save(plan, (*self._entries, entry), line)
         return len(self._entries) - 1
@@ -323,11 +359,11 @@ class Ledger:
             priced = cost(composed([item.event for item in here]), delta, self.terms.adjacency)
             self._refuse_above_target(priced.epsilon, " and ".join(item.what for item in here))
 
-    def _check_filter(self, entry: Entry) -> None:
-        _refuse_exceptions(entry.reserved)
-        epsilon = self._filtered(entry.part, self.terms.target_delta or 1e-5, entry.reserved)
+    def _check_filter(self, event: Event, what: str, part: str) -> None:
+        _refuse_exceptions(event)
+        epsilon = self._filtered(part, self.terms.target_delta or 1e-5, event)
         note = " (an event not planned at opening is summed by a Rényi filter)"
-        self._refuse_above_target(epsilon, entry.what, note)
+        self._refuse_above_target(epsilon, what, note)
 
     def _refuse_above_target(self, epsilon: float, what: str, note: str = "") -> None:
         target = self.terms.target_epsilon
@@ -340,7 +376,7 @@ class Ledger:
     def _fresh(self) -> None:
         """Nothing is known of the file yet."""
         self._name = uuid4().hex
-        self._seen, self._sums, self._marked = None, None, []
+        self._seen, self._sums, self._marked, self._is_named = None, None, [], True
 
     def _save(self, plan: tuple[Planned, ...], entries: tuple[Entry, ...], line: dict[str, Any] | None = None) -> None:
         """On the disk first: what cannot be written is not in memory either.
@@ -367,6 +403,7 @@ class Ledger:
             if not (isinstance(name, str) and name.isalnum()):
                 raise LedgerError(f"the ledger {self.path} holds something this sordino does not understand (its name)")
             self._name, self.terms, self._plan, self._sums = name, terms, plan, None
+            self._is_named = "name" in document
             self._entries = with_lines(entries, lines, self.path)
         elif lines:
             self._entries = with_lines(self._entries, lines, self.path)

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -43,11 +44,15 @@ def in_registry(ledger: str) -> Path:
 
 def note(place: Path, mark: Mark) -> None:
     """Keep a mark. What was charged is on the disk already, so that a mark which cannot be kept is only reported."""
+    content = json.dumps(asdict(mark)).encode()
+    with suppress(OSError):
+        if place.read_bytes() == content:
+            return
     try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(asdict(mark), file)
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
         os.replace(partial, place)
     except OSError as problem:
         _log.warning("%s cannot be written (%s): an older copy of the ledger would not be noticed", place, problem)

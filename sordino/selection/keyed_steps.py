@@ -25,8 +25,8 @@ from sordino.budget.events import UnsupportedEvent
 from sordino.budget.ledger_content import Planned
 from sordino.budget.ledger_file import partial_of
 from sordino.mechanisms.streams import Streams, bound_streams, data_tag, new_secret
+from sordino.training import continuity
 from sordino.training.continuity import environment
-from sordino.training.dpsgd import Diverged
 from sordino.training.run import Run, RunBusy, RunError
 
 if TYPE_CHECKING:
@@ -46,21 +46,28 @@ def keyed_steps(
 ) -> Iterator[KeyedSteps]:
     """The steps of a new workflow, or of the unfinished one in the folder; once all of `outcome` exists it is finished.
 
-    The question's repr must tell all that the steps depend on besides the data. At the end of a workflow its key is
-    deleted, and also if it is refused or a training in it diverges; what was kept can then be read, and nothing more be
-    drawn.
+    The question's repr must tell all that the steps depend on besides the data. The key is deleted at the end, if a
+    training diverges, or if the first step is refused. If a later one is, the key stays with what was paid for.
 
     Guarantee: nothing is released here. One key never meets two questions or two sets of data: that is refused.
     """
     ledger.refuse_add_remove()
-    with _alone(run):
+    with _alone(run), continuity.until_diverged(run, run.private / _KEY):
         ledger.reload()
-        key = None if _all_exist(outcome) else _Key.begin_or_resume(run, question, tuple(data))
-        try:
-            yield KeyedSteps(run, ledger, key)
-        except (BudgetExceeded, UnsupportedEvent, Diverged):
-            _forget(run)  # the workflow has ended; if nothing was drawn, a cheaper one may have the folder
-            raise
+        if _all_exist(outcome):
+            _forget(run)
+            yield KeyedSteps(run, ledger, None)
+            return
+        known = _Key.kept(run, question, arrays := tuple(data))
+        unpaid = known is not None and not known.has_paid(ledger)
+        with continuity.charging(run, ledger, unpaid=unpaid):
+            key = known or _Key.new(run, question, arrays)
+            try:
+                yield KeyedSteps(run, ledger, key)
+            except (BudgetExceeded, UnsupportedEvent):
+                if known is None and not key.has_paid(ledger):
+                    _forget(run)  # nothing was drawn: a cheaper workflow may have the folder
+                raise
         if _all_exist(outcome):
             _forget(run)
 
@@ -184,6 +191,10 @@ class _Key:
     def owns(self, entry: str) -> bool:
         return entry.startswith(f"{self.name} ")
 
+    def has_paid(self, ledger: Ledger) -> bool:
+        """Whether a step of the workflow is in the ledger."""
+        return any(self.owns(entry.run) for entry in ledger.entries)
+
     def streams(self, entry: str) -> Streams:
         """One entry in the ledger, one place in the space of random numbers."""
         return bound_streams(self.secret, {"step": entry, "bound": self.bound}, predictable=False)
@@ -192,13 +203,18 @@ class _Key:
         return hmac.new(self.secret, text.encode(), hashlib.sha256).hexdigest()
 
     @classmethod
-    def begin_or_resume(cls, run: Run, question: object, data: tuple[NDArray[Any], ...]) -> _Key:
+    def new(cls, run: Run, question: object, data: tuple[NDArray[Any], ...]) -> _Key:
+        asked, secret = _digest(repr(question)), new_secret()
+        tag = data_tag(secret, *data)
+        run.write_private(_KEY, {"secret": secret.hex(), "question": asked, "data": tag})
+        return cls(secret, f"{asked} {tag}")
+
+    @classmethod
+    def kept(cls, run: Run, question: object, data: tuple[NDArray[Any], ...]) -> _Key | None:
+        """The key of the unfinished workflow in the folder, if there is one."""
         asked, path = _digest(repr(question)), run.private / _KEY
         if not path.exists():
-            secret = new_secret()
-            tag = data_tag(secret, *data)
-            run.write_private(_KEY, {"secret": secret.hex(), "question": asked, "data": tag})
-            return cls(secret, f"{asked} {tag}")
+            return None
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             secret, known, of_data = bytes.fromhex(content["secret"]), content["question"], content["data"]

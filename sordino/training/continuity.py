@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from sordino.budget import Ledger
 from sordino.budget.ledger_file import partial_of
 from sordino.budget.statement import versions
 from sordino.gradients import precision
@@ -125,6 +126,21 @@ def end(run: Run, *hidden: Path) -> None:
     for path in (run.private / _FILE, *hidden):
         path.unlink(missing_ok=True)
         partial_of(path).unlink(missing_ok=True)
+
+
+@contextmanager
+def charging(run: Run, ledger: Ledger, *, unpaid: bool) -> Iterator[None]:
+    """While a run charges a ledger, the folder notes how far the ledger has come: an older copy of it is refused.
+
+    `unpaid` says that the folder has a key under which this ledger holds no entry. Either the run was killed before it
+    paid, or it has paid from another ledger, which its mark then tells: that run is left to the ledger that paid. A new
+    key is kept only in here, so that a mark beside a key is never that of an earlier run.
+    """
+    mark = run.private.resolve() / "ledger.mark.json"
+    if unpaid and ledger.is_other_than(mark):
+        raise RunError(f"this ledger has not paid for the run in {run.folder}: pass the ledger it was started with")
+    with ledger.marking(mark):
+        yield
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def fitting(
 
     That number is below the plan's only if steps were lost to a change of environment and had to be charged twice. At
     the end the weights (with `averaging`, the averaged ones) are in the model and in the run's folder; calling again
-    loads the weights. The key of the noise is deleted at the end, and also if the plan is refused or the training
+    loads the weights. The key of the noise is deleted at the end, and also if a new plan is refused or the training
     diverges. `on_trained` is told, before that, where the run stands; once more if the run is killed in between.
     """
     if len(trainee.data()[0]) != plan.sampler.n:
@@ -67,27 +67,31 @@ def fitting(
         if run.model.exists():
             done = _load_finished(run, plan, trainee, ledger)
         else:
-            bond, standing = _begin_or_resume(run, training, ledger, seed)
-            try:
-                number = _entry_number(ledger, bond, plan, what, part)
-            except (BudgetExceeded, UnsupportedEvent):  # nothing was drawn: a cheaper plan may have the folder
-                continuity.end(run, run.checkpoint)
-                raise
-            total = plan.steps - bond.lost
-            on_progress(standing.done, total)
-            while standing.done < total:
-                # Blocks end at multiples of their length, so that resumed runs cut where an uninterrupted one does.
-                last = min(total, (standing.done // block + 1) * block)
-                ledger.raise_count(number, max(ledger.entries[number].count, last + bond.lost))
-                yield from steps_until(training, standing, bond.streams, last)
-                check_finite(trainee.parameters)
-                Checkpoint(trainee.weights(), standing).write(run, bond)
-                on_progress(last, total)
-            done = standing.done
-            on_trained(standing)
-            trainee.load(trainee.weights() | (standing.average or {}))
-            facts = {"steps": done, "run": bond.run, "charged": ledger.entries[number].count}
-            run.write_tensors(run.model, trainee.weights(), facts)
+            known = continuity.read(run) if run.checkpoint.exists() or continuity.exists(run) else None
+            unpaid = known is not None and ledger.number_of(known.run) is None
+            with continuity.charging(run, ledger, unpaid=unpaid):
+                bond, standing = _begin_or_resume(run, training, ledger, known, seed)
+                try:
+                    number = _entry_number(ledger, bond, plan, what, part)
+                except (BudgetExceeded, UnsupportedEvent):
+                    if known is None:  # nothing was drawn under the new key: a cheaper plan may have the folder
+                        continuity.end(run, run.checkpoint)
+                    raise
+                total = plan.steps - bond.lost
+                on_progress(standing.done, total)
+                while standing.done < total:
+                    # Blocks end at multiples of their length, so that resumed runs cut where an uninterrupted one does.
+                    last = min(total, (standing.done // block + 1) * block)
+                    ledger.raise_count(number, max(ledger.entries[number].count, last + bond.lost))
+                    yield from steps_until(training, standing, bond.streams, last)
+                    check_finite(trainee.parameters)
+                    Checkpoint(trainee.weights(), standing).write(run, bond)
+                    on_progress(last, total)
+                done = standing.done
+                on_trained(standing)
+                trainee.load(trainee.weights() | (standing.average or {}))
+                facts = {"steps": done, "run": bond.run, "charged": ledger.entries[number].count}
+                run.write_tensors(run.model, trainee.weights(), facts)
         continuity.end(run, run.checkpoint)
     return done
 
@@ -95,17 +99,18 @@ def fitting(
 fit = at_once(fitting, "fit")
 
 
-def _begin_or_resume(run: Run, training: Training, ledger: Ledger, seed: int | None) -> tuple[Continuity, Standing]:
+def _begin_or_resume(
+    run: Run, training: Training, ledger: Ledger, known: Continuity | None, seed: int | None
+) -> tuple[Continuity, Standing]:
     """The run's bond and standing, with the model's weights at that step."""
     checkpoint = None
-    if not run.checkpoint.exists() and not continuity.exists(run):
+    if known is None:
         bond = continuity.new(training, seed)
         entry = _entry_of(ledger, bond.run)
         if entry is not None and entry.count:
             raise RunError("the ledger already holds a run with this seed, plan and data: choose another seed")
         continuity.keep(run, bond)
     else:
-        known = continuity.read(run)
         checkpoint = Checkpoint.read(run, known)
         entry = _entry_of(ledger, known.run)
         charged = 0 if entry is None else entry.count

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from sordino.budget import BudgetExceeded, Event, Ledger
 from sordino.budget.events import UnsupportedEvent, composed
+from sordino.budget.ledger_content import Planned
 from sordino.budget.ledger_file import partial_of
 from sordino.features.feature import without_warning
 from sordino.features.normalisation import Standardised
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.streams import bound_streams, data_tag, new_secret, secret_from_seed
 from sordino.mechanisms.thresholds import ThresholdQuantiles
-from sordino.training.continuity import environment
+from sordino.training.continuity import charging, environment
 from sordino.training.run import Run, RunError
 
 Moments = ChannelMoments | ThresholdQuantiles
@@ -48,8 +49,8 @@ def statistics(
     """The run's statistics: those that it released before it was interrupted, or fresh ones.
 
     Guarantee: the mechanisms' (`ChannelMoments`, `ThresholdQuantiles`), charged under the name of this run: entries of
-    other runs pay for nothing here. Nothing is released twice, since what was released is kept. A refusal deletes the
-    key, so that what the ledger refused can never come out of it later.
+    other runs pay for nothing here. Nothing is released twice, since what was released is kept. Thresholds and moments
+    are refused together, before either is charged.
     """
     ledger.refuse_add_remove()
     with run.alone():
@@ -57,36 +58,57 @@ def statistics(
         if run.normalisation.exists():
             _check_paid(run, moments, ledger)
         else:
-            sums, seeded = _channel_means(features), seed is not None
-            bond = _bond_of_run(run, moments, sums, ledger, seed)
-            secret, name, kept = bytes.fromhex(bond["secret"]), _name(bond), moments
-            try:
-                if isinstance(kept, ThresholdQuantiles):
-                    own = _thresholds_of(name)
-                    streams = bound_streams(secret, bond | {"for": THRESHOLDS}, predictable=seeded)
-                    paid = ledger.number_of(own) is not None
-                    kept = kept.release(*sums, ledger, THRESHOLDS, streams=streams, run=own, paid=paid)
-                streams = bound_streams(secret, bond, predictable=seeded)
-                paid = ledger.number_of(name) is not None
-                mean, variance = kept.release(*sums, ledger, WHAT, streams=streams, run=name, paid=paid)
-            except (BudgetExceeded, UnsupportedEvent):
-                _forget(run)
-                raise
-            told = {"mean": torch.from_numpy(mean), "variance": torch.from_numpy(variance)}
-            facts = {"floor": kept.noise_of_mean_square(len(features)), "run": name}
-            run.write_tensors(run.normalisation, told, facts)
+            known = _kept_bond(run)
+            unpaid = known is not None and not _is_charged(ledger, known)
+            with charging(run, ledger, unpaid=unpaid):
+                _release(run, moments, features, ledger, known, seed)
         _forget(run)
         return read(run)
 
 
+def _release(
+    run: Run,
+    moments: Moments,
+    features: NDArray[np.floating],
+    ledger: Ledger,
+    known: dict[str, Any] | None,
+    seed: int | None,
+) -> None:
+    sums, seeded = _channel_means(features), seed is not None
+    bond = _bond_of_run(run, moments, sums, ledger, known, seed)
+    secret, name = bytes.fromhex(bond["secret"]), _name(bond)
+    try:
+        if isinstance(moments, ThresholdQuantiles):
+            own = _thresholds_of(name)
+            paid = ledger.number_of(own) is not None
+            if not paid:
+                ledger.announce_all(Planned(*item) for item in planned(moments))
+            streams = bound_streams(secret, bond | {"for": THRESHOLDS}, predictable=seeded)
+            moments = moments.release(*sums, ledger, THRESHOLDS, streams=streams, run=own, paid=paid)
+        streams = bound_streams(secret, bond, predictable=seeded)
+        paid = ledger.number_of(name) is not None
+        mean, variance = moments.release(*sums, ledger, WHAT, streams=streams, run=name, paid=paid)
+    except (BudgetExceeded, UnsupportedEvent):
+        if known != bond | {"seed": seed} and not _is_charged(ledger, bond):
+            _forget(run)  # nothing was drawn under the new key
+        raise
+    told = {"mean": torch.from_numpy(mean), "variance": torch.from_numpy(variance)}
+    facts = {"floor": moments.noise_of_mean_square(len(features)), "run": name}
+    run.write_tensors(run.normalisation, told, facts)
+
+
 def _bond_of_run(
-    run: Run, moments: Moments, sums: tuple[NDArray[np.float64], ...], ledger: Ledger, seed: int | None
+    run: Run,
+    moments: Moments,
+    sums: tuple[NDArray[np.float64], ...],
+    ledger: Ledger,
+    known: dict[str, Any] | None,
+    seed: int | None,
 ) -> dict[str, Any]:
     """What the noise of the statistics follows from, under a key that is kept until they are.
 
     A run that was killed in between repeats them bit for bit, which shows nothing new, or not at all.
     """
-    known = _kept_bond(run)
     if known is not None:
         bond = _bond(bytes.fromhex(known["secret"]), moments, sums)
         if bond | {"seed": seed} == known:

@@ -69,25 +69,32 @@ def release_once(
             if entry is None or not entry.count or entry.event != training.event:
                 raise RunError(f"{run.model} was trained under another plan or ledger: what it cost is not in this one")
         else:
-            bond = _bond(run, training, ledger, [what, part], seed)
-            number = ledger.number_of(bond.run)
-            if number is None:
-                seeded, claimed = seed is not None, training.claimed
-                try:
-                    number = ledger.begin(training.event, 1, what, part, seeded=seeded, claimed=claimed, run=bond.run)
-                except (BudgetExceeded, UnsupportedEvent):
-                    continuity.end(run)  # refused, so nothing was drawn: a cheaper plan may have the folder
-                    raise
-            ledger.raise_count(number, 1)
-            weights = train(bond)
-            run.write_tensors(run.model, weights, {"steps": training.steps, "run": bond.run, "charged": 1})
+            known = continuity.read(run) if continuity.exists(run) else None
+            unpaid = known is not None and ledger.number_of(known.run) is None
+            with continuity.charging(run, ledger, unpaid=unpaid):
+                bond = _bond(run, training, ledger, known, [what, part], seed)
+                number = ledger.number_of(bond.run)
+                if number is None:
+                    seeded, claimed = seed is not None, training.claimed
+                    try:
+                        number = ledger.begin(
+                            training.event, 1, what, part, seeded=seeded, claimed=claimed, run=bond.run
+                        )
+                    except (BudgetExceeded, UnsupportedEvent):
+                        if known is None:  # nothing was drawn under the new key: a cheaper plan may have the folder
+                            continuity.end(run)
+                        raise
+                ledger.raise_count(number, 1)
+                weights = train(bond)
+                run.write_tensors(run.model, weights, {"steps": training.steps, "run": bond.run, "charged": 1})
         continuity.end(run, hidden)
     return weights
 
 
-def _bond(run: Run, training: OneRelease, ledger: Ledger, words: list[str], seed: int | None) -> Continuity:
+def _bond(
+    run: Run, training: OneRelease, ledger: Ledger, known: Continuity | None, words: list[str], seed: int | None
+) -> Continuity:
     """The bond of a new run, kept before anything is drawn, or that of the stopped one if it can be repeated."""
-    known = continuity.read(run) if continuity.exists(run) else None
     secret = bytes.fromhex(known.secret) if known else new_secret() if seed is None else secret_from_seed(seed)
     digest = hashlib.sha256(json.dumps([*training.facts, *words], sort_keys=True).encode()).hexdigest()
     tag = data_tag(secret, *training.data)

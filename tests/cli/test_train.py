@@ -68,7 +68,7 @@ def test_a_finished_run_has_everything_but_its_key(finished_run: tuple[Path, dic
     names = {path.name for path in folder.iterdir()}
     assert {"run.json", "ledger.json", "metrics.json", "model.safetensors", "statement.json", "statement.txt"} <= names
     assert "checkpoint.safetensors" not in names
-    assert {path.name for path in (folder / "private").iterdir()} <= {"lock"}
+    assert {path.name for path in (folder / "private").iterdir()} <= {"lock", "ledger.mark.json"}
     assert stat.S_IMODE((folder / "private").stat().st_mode) == 0o700
     assert json.loads((folder / "metrics.json").read_text())["test_accuracy"] == result["test_accuracy"]
     ledger = Ledger.open(folder / "ledger.json")
@@ -215,7 +215,7 @@ def test_a_training_that_diverges_is_one_line_and_leaves_no_key(
         outcome = sordino(*TRAIN, "--out", tmp_path / "run")
         assert outcome.code == 2
         assert words in outcome.err.splitlines()[-1]
-        assert {path.name for path in (tmp_path / "run" / "private").iterdir()} <= {"lock"}
+        assert {path.name for path in (tmp_path / "run" / "private").iterdir()} <= {"lock", "ledger.mark.json"}
 
 
 def test_resuming_with_another_budget_is_refused(
@@ -279,7 +279,7 @@ def test_weight_distributions_are_sound_at_the_epsilon_asked_for_with_the_claim_
     assert any("which is not sound" in note for note in statement["notes"])
     assert (entry["what"], entry["planned"]) == ("training by weight distributions", True)
     assert statement["samplers"] == ["shuffled epochs (no amplification counted)"]
-    assert {path.name for path in (tmp_path / "run" / "private").iterdir()} <= {"lock"}
+    assert {path.name for path in (tmp_path / "run" / "private").iterdir()} <= {"lock", "ledger.mark.json"}
     examples = tmp_path / "some.npy"
     np.save(examples, load("mnist-5k").test.x[:5])
     assert len(sordino("predict", tmp_path / "run", examples, "--json").json["predictions"]) == 5

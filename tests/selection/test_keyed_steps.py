@@ -160,7 +160,7 @@ def test_what_another_ledger_key_or_plan_has_made_is_refused(tmp_path: Path) -> 
         interrupted(folder)
     with pytest.raises(RunError, match="another plan"), steps_in(here) as steps:
         steps.values(here / "first.json", CHARGE._replace(event=Gaussian(4.0)), drawn)
-    with pytest.raises(RunError, match="another plan"), steps_in(here, ledger=Ledger()) as steps:
+    with pytest.raises(RunError, match="has not paid"), steps_in(here, ledger=Ledger()) as steps:
         steps.values(here / "first.json", CHARGE, drawn)
     shutil.copy(here / "first.json", here / "copy.json")
     with pytest.raises(RunError, match="another plan"), steps_in(here) as steps:
@@ -170,18 +170,27 @@ def test_what_another_ledger_key_or_plan_has_made_is_refused(tmp_path: Path) -> 
         steps.values(here / "first.json", CHARGE, drawn)
 
 
-def test_what_is_beyond_the_budget_leaves_no_key(tmp_path: Path) -> None:
+def test_what_is_beyond_the_budget_leaves_no_key_unless_something_was_paid(tmp_path: Path) -> None:
     dear = CHARGE._replace(event=Gaussian(0.1))
     with pytest.raises(BudgetExceeded), steps_in(tmp_path, "dear") as steps:
         steps.values(tmp_path / "last.json", dear, drawn)
-    with steps_in(tmp_path, "cheap") as steps:
-        steps.values(tmp_path / "first.json", CHARGE, drawn)
-    with pytest.raises(BudgetExceeded), steps_in(tmp_path, "cheap") as steps:
-        steps.values(tmp_path / "last.json", dear, drawn)
     assert not (tmp_path / "private" / "steps.json").exists()
-    with pytest.raises(RunError, match="another plan, key"), steps_in(tmp_path, "cheap") as steps:
-        steps.known(tmp_path / "first.json", CHARGE)
+    found = []
+    for _ in range(2):
+        with pytest.raises(BudgetExceeded), steps_in(tmp_path, "cheap") as steps:
+            found.append(steps.values(tmp_path / "first.json", CHARGE, drawn))
+            steps.values(tmp_path / "last.json", dear, drawn)
+    assert found[0] == found[1]
     assert len(Ledger.open(tmp_path / "ledger.json").entries) == 1
+
+
+def test_another_ledger_is_refused_and_what_was_paid_stays(tmp_path: Path) -> None:
+    seen = interrupted(tmp_path)
+    other = Ledger(0.001, 1e-5, path=tmp_path / "other.json")
+    with pytest.raises(RunError, match="pass the ledger it was started with"), steps_in(tmp_path, ledger=other):
+        pass
+    with steps_in(tmp_path) as steps:
+        assert steps.values(tmp_path / "last.json", CHARGE, drawn) == {"number": seen[0]}
 
 
 @pytest.mark.parametrize("problem", [Diverged("as if"), UnsupportedEvent("as if"), RunError("as if"), OSError("full")])
@@ -193,7 +202,11 @@ def test_a_workflow_that_cannot_go_on_leaves_no_key_and_one_that_can_keeps_it(
 
     with pytest.raises(type(problem)), steps_in(tmp_path) as steps:
         steps.values(tmp_path / "first.json", CHARGE, fails)
-    assert (tmp_path / "private" / "steps.json").exists() == isinstance(problem, RunError | OSError)
+    diverged = isinstance(problem, Diverged)
+    assert (tmp_path / "private" / "steps.json").exists() != diverged
+    if diverged:
+        with pytest.raises(Diverged, match="use another folder"), steps_in(tmp_path):
+            pass
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from sordino.budget import BudgetExceeded, Ledger
+from sordino.budget import BudgetExceeded, Ledger, LedgerError
 from sordino.budget.events import UnsupportedEvent
 from sordino.data.samplers import FixedSizeSampler, PoissonSampler, ShuffledSampler
 from sordino.mechanisms.streams import StreamsError
@@ -203,7 +203,7 @@ def test_a_folder_without_its_private_part_reveals_no_noise_and_cannot_go_on(tmp
         train(moved, model(), seed=None)
 
 
-def test_a_ledger_that_lacks_what_was_drawn_is_refused(tmp_path: Path) -> None:
+def test_a_ledger_that_lacks_what_was_drawn_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run.create(tmp_path / "run", "test")
     with pytest.raises(Killed):
         train(run, model(20))
@@ -211,11 +211,76 @@ def test_a_ledger_that_lacks_what_was_drawn_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train(run, model(20))
     run.ledger.write_bytes(old)  # a backup of 21 steps against a checkpoint of 28
+    with pytest.raises(LedgerError, match="old copy"):
+        train(run, model())
+    (run.private / "ledger.mark.json").unlink()  # a run of an older version has no mark
+    monkeypatch.setenv("SORDINO_STATE", str(tmp_path / "another computer"))
     with pytest.raises(RunError, match="old copy"):
         train(run, model())
     run.ledger.unlink()
-    with pytest.raises(RunError, match="not this run's ledger"):
+    with pytest.raises(RunError, match="this ledger has not paid"):
         train(run, model())
+
+
+def test_an_older_copy_of_a_shared_ledger_is_refused_where_nothing_but_the_run_knows_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, path = Run.at(tmp_path / "run"), tmp_path / "shared.json"
+    ledger = Ledger(50.0, 1e-5, path=path)
+    old = path.read_bytes()
+    with pytest.raises(Killed):
+        fit(run, PLAN, model(20), OPTIMISER, ledger)
+    path.write_bytes(old)
+    monkeypatch.setenv("SORDINO_STATE", str(tmp_path / "another computer"))
+    with pytest.raises(LedgerError, match="old copy"):
+        fit(run, PLAN, model(), OPTIMISER, Ledger.open(path))
+
+
+def test_marks_are_kept_of_the_runs_that_draw_and_of_no_others(tmp_path: Path) -> None:
+    ledger = Ledger(path=tmp_path / "shared.json")
+    for name in "ab":
+        fit(Run.at(tmp_path / name), PLAN, model(), OPTIMISER, ledger)
+    marks = [json.loads((tmp_path / name / "private" / "ledger.mark.json").read_text()) for name in "ab"]
+    assert [mark["drawn"] for mark in marks] == [60, 120]
+
+
+@pytest.mark.parametrize("epsilon", [0.001, 50.0])
+def test_a_wrong_ledger_neither_ends_nor_pays_for_a_run_that_has_paid(tmp_path: Path, epsilon: float) -> None:
+    run, right = Run.at(tmp_path / "run"), Ledger(50.0, 1e-5, path=tmp_path / "right.json")
+    with pytest.raises(Killed):
+        fit(run, PLAN, model(1), OPTIMISER, right)  # amid the first block
+    wrong = Ledger(epsilon, 1e-5, path=tmp_path / "wrong.json")
+    for _ in range(2):
+        with pytest.raises(RunError, match="pass the ledger it was started with"):
+            fit(run, PLAN, model(), OPTIMISER, wrong)
+    assert not wrong.entries
+    assert fit(run, PLAN, model(), OPTIMISER, right) == 60
+    assert [entry.count for entry in right.entries] == [60]
+
+
+def test_a_refusal_deletes_only_a_key_that_is_new(tmp_path: Path) -> None:
+    run, right = Run.at(tmp_path / "run"), Ledger(50.0, 1e-5)  # in memory: no mark says which one paid
+    with pytest.raises(Killed):
+        fit(run, PLAN, model(1), OPTIMISER, right)
+    with pytest.raises(BudgetExceeded):
+        fit(run, PLAN, model(), OPTIMISER, Ledger(0.001, 1e-5))
+    assert fit(run, PLAN, model(), OPTIMISER, right) == 60
+    assert [entry.count for entry in right.entries] == [60]
+
+
+def test_a_run_killed_before_it_paid_goes_on_with_its_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, ledger = Run.at(tmp_path / "run"), Ledger(50.0, 1e-5, path=tmp_path / "shared.json")
+    Ledger(50.0, 1e-5, path=tmp_path / "other.json").mark_in(run.private / "ledger.mark.json")  # of an earlier attempt
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "begin", killed)
+        with pytest.raises(Killed):
+            fit(run, PLAN, model(), OPTIMISER, ledger)
+    assert continuity.exists(run)
+    assert fit(run, PLAN, model(), OPTIMISER, ledger) == 60
 
 
 def test_weights_are_not_given_out_with_a_ledger_that_did_not_pay_for_them(tmp_path: Path) -> None:
@@ -428,7 +493,7 @@ def test_a_training_that_diverges_leaves_no_key_and_says_the_same_again(tmp_path
         with pytest.raises(dpsgd.Diverged, match="lower the learning rate"):
             fit(run, PLAN, Diverging(*model().data(), 3), OPTIMISER, open_ledger(run), checkpoint_every=7)
         assert run.checkpoint.exists()  # of the block before, and paid for
-        assert not list(run.private.glob("*.json*"))
+        assert not continuity.exists(run)
     assert [entry.count for entry in Ledger.open(run.ledger).entries] == [14]
 
 

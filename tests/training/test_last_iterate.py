@@ -360,10 +360,12 @@ def test_until_the_end_iterates_are_private_and_then_only_the_last_is_left(tmp_p
         with pytest.raises(Killed):
             train(run, on_progress=killed_at(stop))
         assert {path.name for path in run.folder.iterdir()} == {"private", "ledger.json", "ledger.json.lock"}
-    assert {path.name for path in run.private.iterdir()} == {"lock", "key.json", "iterate.safetensors"}
+    assert {path.name for path in run.private.iterdir()} == {
+        *("lock", "key.json", "iterate.safetensors", "ledger.mark.json")
+    }
     assert run.private.stat().st_mode & 0o777 == 0o700
     train(run)
-    assert {path.name for path in run.private.iterdir()} == {"lock"}
+    assert {path.name for path in run.private.iterdir()} == {"lock", "ledger.mark.json"}
     kept, facts = run.read_tensors(run.model)
     assert {name: (tuple(value.shape), value.dtype) for name, value in kept.items()} == {
         "weight": ((3, 6), torch.float32),
@@ -400,7 +402,7 @@ def test_a_run_killed_after_it_told_its_model_is_only_tidied_up(
     assert continuity.exists(run)
     train(run, on_progress=killed_at(0))
     assert run.model.read_bytes() == told
-    assert {path.name for path in run.private.iterdir()} == {"lock"}
+    assert {path.name for path in run.private.iterdir()} == {"lock", "ledger.mark.json"}
     assert len(Ledger.open(run.ledger).entries) == 1
 
 
@@ -430,10 +432,25 @@ def test_a_run_that_cannot_be_repeated_is_refused_in_one_line(tmp_path: Path, mo
     train(run)
 
 
-def test_another_ledger_than_the_one_that_was_charged_is_charged_too(tmp_path: Path) -> None:
-    run, other = Run.at(tmp_path / "run"), Ledger(50.0, 1e-5)
+@pytest.mark.parametrize("epsilon", [0.001, 50.0])
+def test_a_wrong_ledger_neither_ends_nor_pays_for_a_run_that_has_paid(tmp_path: Path, epsilon: float) -> None:
+    run, wrong = Run.at(tmp_path / "run"), Ledger(epsilon, 1e-5)
     with pytest.raises(Killed):
         train(run, on_progress=killed_at(30))
+    with pytest.raises(RunError, match="pass the ledger it was started with"):
+        train(run, ledger=wrong)
+    assert not wrong.entries
+    train(run)
+    assert len(Ledger.open(run.ledger).entries) == 1
+
+
+def test_another_ledger_is_charged_too_where_no_mark_says_which_one_paid(tmp_path: Path) -> None:
+    run, other = Run.at(tmp_path / "run"), Ledger(50.0, 1e-5)
+    with pytest.raises(Killed):
+        train(run, ledger=Ledger(50.0, 1e-5), on_progress=killed_at(30))
+    with pytest.raises(BudgetExceeded):
+        train(run, ledger=Ledger(0.001, 1e-5))
+    assert continuity.exists(run)
     train(run, ledger=other)
     assert [entry.count for entry in other.entries] == [1]
 

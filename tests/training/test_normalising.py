@@ -1,13 +1,14 @@
 """Statistics of a run are released once: charged first, kept, read again, and never drawn a second time."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from sordino.budget import BudgetExceeded, Ledger, cost
+from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.thresholds import ThresholdQuantiles
 from sordino.training import Run, normalising
@@ -75,7 +76,7 @@ def test_a_release_that_was_refused_is_never_paid_for_by_another_run(tmp_path: P
         with pytest.raises(BudgetExceeded):
             normalising.statistics(asked, dear, features(), ledger, seed=None)
         assert not asked.normalisation.exists()
-        assert not list(asked.private.glob("*.json"))  # a refusal deletes the key
+        assert not (asked.private / "normalisation.json").exists()  # a refusal deletes the new key
         if attempt == 0:
             normalising.statistics(other, cheap, features(), ledger, seed=None)
     assert [entry.event for entry in ledger.entries] == [cheap.event]
@@ -189,6 +190,68 @@ def test_a_run_killed_after_its_thresholds_repeats_them_and_goes_on(
     with pytest.raises(RunError, match="begin a new run"):
         normalising.statistics(run, THRESHOLDS, features()[::-1], ledger, seed=5)
     assert normalising.statistics(run, THRESHOLDS, features(), ledger, seed=5) == whole
+    assert [entry.what for entry in ledger.entries] == [normalising.THRESHOLDS, normalising.WHAT]
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 50.0])
+def test_a_wrong_ledger_neither_ends_nor_pays_for_a_run_that_has_paid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epsilon: float
+) -> None:
+    run, right = Run.at(tmp_path / "run"), Ledger(50.0, 1e-5, path=tmp_path / "right.json")
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "write_tensors", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            normalising.statistics(run, MOMENTS, features(), right, seed=None)
+    wrong = Ledger(epsilon, 1e-5, path=tmp_path / "wrong.json")
+    with pytest.raises(RunError, match="pass the ledger it was started with"):
+        normalising.statistics(run, MOMENTS, features(), wrong, seed=None)
+    assert not wrong.entries
+    normalising.statistics(run, MOMENTS, features(), right, seed=None)
+    assert len(right.entries) == 1
+
+
+def test_a_refusal_deletes_only_a_key_that_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, right = Run.at(tmp_path / "run"), Ledger()  # in memory: no mark says which one paid
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "write_tensors", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            normalising.statistics(run, MOMENTS, features(), right, seed=None)
+    with pytest.raises(BudgetExceeded):
+        normalising.statistics(run, MOMENTS, features(), Ledger(0.01, 1e-5), seed=None)
+    normalising.statistics(run, MOMENTS, features(), right, seed=None)
+    assert len(right.entries) == 1
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_thresholds_are_not_paid_for_where_the_moments_would_be_refused(tmp_path: Path, drawn: bool) -> None:
+    dear, ledger = replace(THRESHOLDS, epsilon=0.05, noise_multiplier=1.0), Ledger(1.0, 1e-5)
+    if drawn:
+        ledger.spend(Gaussian(50.0), "something before")
+    before = ledger.epsilon(), ledger.plan
+    for _ in range(3):
+        with pytest.raises(BudgetExceeded, match="thresholds of the normalisation and normalisation"):
+            normalising.statistics(Run.at(tmp_path), dear, features(), ledger, seed=None)
+    assert (ledger.epsilon(), ledger.plan) == before
+    cheap = replace(dear, noise_multiplier=30.0)  # the folder and the budget are free
+    normalising.statistics(Run.at(tmp_path), cheap, features(), ledger, seed=None)
+    assert ledger.adaptive == drawn
+
+
+def test_thresholds_that_are_paid_for_are_kept_when_the_moments_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, ledger = Run.at(tmp_path), Ledger(8.0, 1e-5)
+
+    def refused(*_: object, **__: object) -> None:
+        raise BudgetExceeded("as if another process had been faster")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ChannelMoments, "release", refused)
+        for _ in range(3):
+            with pytest.raises(BudgetExceeded):
+                normalising.statistics(run, THRESHOLDS, features(), ledger, seed=None)
+    assert [entry.what for entry in ledger.entries] == [normalising.THRESHOLDS]
+    normalising.statistics(run, THRESHOLDS, features(), ledger, seed=None)
     assert [entry.what for entry in ledger.entries] == [normalising.THRESHOLDS, normalising.WHAT]
 
 

@@ -380,10 +380,12 @@ def test_until_the_end_means_are_private_and_then_only_the_last_weights_are_left
         with pytest.raises(Killed):
             train(run, trainee=network, on_progress=killed_at(stop))
         assert {path.name for path in run.folder.iterdir()} == {"private", "ledger.json", "ledger.json.lock"}
-        assert {path.name for path in run.private.iterdir()} == {"lock", "key.json", "means.safetensors"}
+        assert {path.name for path in run.private.iterdir()} == {
+            *("lock", "key.json", "means.safetensors", "ledger.mark.json")
+        }
     means, _ = run.read_tensors(run.private / "means.safetensors")
     weights = train(run, trainee=network)
-    assert {path.name for path in run.private.iterdir()} == {"lock"}
+    assert {path.name for path in run.private.iterdir()} == {"lock", "ledger.mark.json"}
     kept, facts = run.read_tensors(run.model)
     assert set(kept) == set(network.weights())
     assert facts["steps"] == PLAN.steps

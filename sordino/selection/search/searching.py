@@ -304,8 +304,9 @@ def _reserve(ledger: Ledger, question: Question[C], key: _Key, run: Run, trials:
         for item in missing:
             seeded = key.seed is not None
             ledger.begin(item.event, item.most, item.what, item.part, seeded=seeded, run=item.entry)
-    except (BudgetExceeded, UnsupportedEvent):  # nothing was drawn: a cheaper search may have the folder
-        _forget(run)
+    except (BudgetExceeded, UnsupportedEvent):
+        if key.new and all(ledger.number_of(item.entry) is None for item in wanted):
+            _forget(run)  # nothing was reserved: a cheaper search may have the folder
         raise
 
 
@@ -347,6 +348,11 @@ def _finished(run: Run, question: Question[C], ledger: Ledger | None) -> Finding
     if ledger is not None and (not paid or any(ledger.number_of(name) is None for name in paid)):
         raise RunError(f"{run.folder} holds a search that this ledger has not paid for: give the ledger that has")
     return chosen
+
+
+def is_begun(run: Run) -> bool:
+    """Whether the folder holds a search that is not finished."""
+    return (run.private / _KEY).exists()
 
 
 def _forget(run: Run) -> None:

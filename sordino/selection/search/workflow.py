@@ -19,7 +19,7 @@ from sordino.selection.search.genetic import GeneticSearch
 from sordino.selection.search.grid import Grid
 from sordino.selection.search.randomised import GenerationalSearch, RandomSearch
 from sordino.selection.search.records import Records
-from sordino.selection.search.searching import Method, OnFinding, Question, Stage, check_budget, search
+from sordino.selection.search.searching import Method, OnFinding, Question, Stage, check_budget, is_begun, search
 from sordino.selection.search.space import C, Space, check_buildable
 from sordino.training.plan import Plan
 from sordino.training.run import Run, RunError
@@ -156,8 +156,9 @@ def search_within(
     try:
         shown = on_finding if public is None else lambda finding: None
         found = search(run, question, material, ledger, executor=executor, seed=seed, on_finding=shown)
-    except BudgetExceeded:  # nothing was drawn: a cheaper search may have the folder
-        (run.folder / WORKFLOW).unlink(missing_ok=True)
+    except BudgetExceeded:
+        if not is_begun(run):  # nothing was drawn: a cheaper search may have the folder
+            (run.folder / WORKFLOW).unlink(missing_ok=True)
         raise
     return _stated(run, wish, records, ledger, agreed, found, public)
 
