@@ -190,3 +190,10 @@ def test_a_ledger_of_the_first_format_opens_and_goes_on(tmp_path):
     assert again.entries[1].count == 5
     assert again.cost(reserved=True).epsilon == pytest.approx(before)
     assert json.loads(path.read_text())["name"]
+
+
+def test_a_ledger_of_the_first_format_has_a_name_before_it_is_marked(tmp_path):
+    path, mark = tmp_path / "ledger.json", tmp_path / "run" / "ledger.mark.json"
+    path.write_bytes(OLD.read_bytes())
+    Ledger.open(path).mark_in(mark)
+    assert not Ledger.open(path).is_other_than(mark)

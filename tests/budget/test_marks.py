@@ -89,6 +89,19 @@ def test_a_folder_that_drew_from_a_ledger_knows_how_far_it_was(ledger, tmp_path,
     assert marks.noted(place).ledger == another._name
 
 
+def test_a_mark_is_of_one_ledger(ledger, tmp_path):
+    place, other = tmp_path / "run" / "ledger.mark.json", Ledger(path=tmp_path / "other.json")
+    assert not ledger.is_other_than(place)
+    with ledger.marking(place):
+        ledger.spend(Gaussian(20.0), "drawn by the run")
+    entries = len(ledger.entries)
+    ledger.spend(Gaussian(20.0), "drawn by another")
+    assert marks.noted(place).entries == entries
+    assert other.is_other_than(place)
+    assert Ledger().is_other_than(place)
+    assert not Ledger.open(ledger.path).is_other_than(place)
+
+
 def test_a_folder_of_its_own_does_not_make_an_old_copy_new(ledger, tmp_path):
     old = copied(ledger)
     ledger.spend(Gaussian(20.0), "counted")

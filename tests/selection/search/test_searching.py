@@ -209,6 +209,20 @@ def test_a_search_that_does_not_fit_records_nothing_and_frees_its_folder(tmp_pat
     search(run, question(method, training=quiet, noise=Laplace(100.0)), material, ledger)
 
 
+def test_a_ledger_that_did_not_reserve_a_search_does_not_end_it(tmp_path, material, question, monkeypatch) -> None:
+    run, ledger = run_at(tmp_path)
+    asked = question(GeneticSearch(1, 2))
+    with monkeypatch.context() as patched:
+        patched.setattr(GeneticSearch, "run", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            search(run, asked, material, ledger)
+    (run.folder / "trials").rmdir()  # as if it was killed right after it reserved
+    with pytest.raises(BudgetExceeded):
+        search(run, asked, material, Ledger(0.001, 1e-4))
+    search(run, asked, material, ledger)
+    assert len(ledger.entries) == len(asked.planned())
+
+
 def test_after_other_events_a_search_goes_through_the_filter(tmp_path, material, question) -> None:
     run, ledger = run_at(tmp_path)
     ledger.spend(Gaussian(5.0), "a statistic")
