@@ -234,7 +234,9 @@ class Ledger:
             for part in dict.fromkeys(item.part for item in new):
                 here = [item for item in new if item.part == part]
                 if self._totals().drawn_from(part):
-                    self._check_filter(composed([item.event for item in here]), " and ".join(item.what for item in here), part)
+                    self._check_filter(
+                        composed([item.event for item in here]), " and ".join(item.what for item in here), part
+                    )
             if plan != self._plan:
                 self._check_plan(plan)
                 self._save(plan, self._entries)
