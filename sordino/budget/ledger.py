@@ -229,7 +229,8 @@ class Ledger:
         On a part that was drawn from before, the filter sums up instead, and nothing is announced.
         """
         with self._turn():
-            new = [item for item in items if not self._is_planned(*_normal([item]))]
+            asked = list(items)
+            new = [item for item, each in zip(asked, _normal(asked), strict=True) if not self._is_planned(each)]
             plan = (*self._plan, *(item for item in new if not self._totals().drawn_from(item.part)))
             for part in dict.fromkeys(item.part for item in new):
                 here = [item for item in new if item.part == part]

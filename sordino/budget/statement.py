@@ -43,7 +43,8 @@ NOT_COVERED = (
     "timing and memory",
     "the finite precision of noise that is drawn and added in floating point: that of training's steps, unless a note "
     "says that they are exact, and of convex objectives; statistics, tables and scores are drawn exactly, on a grid",
-    "whoever can read the run's private folder while it trains, or goes on with several copies of an unfinished run",
+    "whoever can read the run's private folder while it trains, resumes several copies of an unfinished run, or "
+    "restores its folder from before a change of environment beside a ledger that has gone on since",
     "the truth of what the data says about groups: privacy of a record does not hide what a population shares",
 )
 _PACKAGES = ("dp-accounting", "mpmath", "numpy", "randomgen", "scipy", "torch")

@@ -58,7 +58,8 @@ def keyed_steps(
             _forget(run)
             yield KeyedSteps(run, ledger, None)
             return
-        known = _Key.kept(run, question, arrays := tuple(data))
+        arrays = tuple(data)
+        known = _Key.kept(run, question, arrays)
         unpaid = known is not None and not known.has_paid(ledger)
         with continuity.charging(run, ledger, unpaid=unpaid):
             key = known or _Key.new(run, question, arrays)
