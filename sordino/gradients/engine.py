@@ -78,6 +78,7 @@ class ClippedGradients:
         self._strategy: Strategy | None = None
         self._layers: list[tuple[nn.Module, bool]] = []
         self._probed = 0
+        self._sealed = False
         self._moving: Any = None
 
     @torch.inference_mode(False)
@@ -127,6 +128,28 @@ class ClippedGradients:
         self._probe(strategy, rows, y, min(self.choices.physical_batch, max(_PROBED, 2 * batches.size(y))))
         self._moving = self._blank(rows) if buffers_move else None
         self._strategy, self._layers = strategy, self._standing()
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def refuse_mixing(self, x: Any, y: Any) -> None:
+        """Raise if the model mixes a few of these examples."""
+        mixing.refuse_mixing(self._setup(), self._rows(batches.plain(x)), batches.plain(y))
+
+    def seal(self) -> None:
+        """Check no batch that comes from now on, so that no refusal or warning can depend on it.
+
+        Physical batches are at most as large as those in which mixing was looked for, and a model that has changed
+        since is refused (`refuse_changes`) until it is prepared again.
+        """
+        self._sealed = True
+
+    def refuse_changes(self) -> None:
+        """Raise if the model has other layers, or layers in another mode, than when it was prepared."""
+        if self._strategy is None or self._layers != self._standing():
+            raise ValueError(
+                "the model's layers, or their training or evaluation mode, have changed since they were checked: put "
+                "them back with model.train() or model.eval(), or start anew in the mode in which the model trains"
+            )
 
     def _setup(self) -> Setup:
         return Setup(self._model, self._loss, self._parameters, self._views)
@@ -178,7 +201,9 @@ class ClippedGradients:
         return [(layer, layer.training) for layer in self._model.modules()]
 
     def _ready(self, x: Any, y: Any) -> tuple[Strategy, int]:
-        if self._strategy is None or self._layers != self._standing():  # others, or in another mode, may mix
+        if self._sealed:
+            self.refuse_changes()
+        elif self._strategy is None or self._layers != self._standing():  # others, or in another mode, may mix
             self._strategy = None
             try:
                 self.prepare(x, y)
@@ -186,6 +211,8 @@ class ClippedGradients:
                 return _refused, batches.size(x)
         assert self._strategy is not None
         assert self.choices is not None
+        if self._sealed:
+            return self._strategy, min(self.choices.physical_batch, self._probed)
         together = min(self.choices.physical_batch, batches.size(x))
         if together > self._probed:
             self._probe(self._strategy, self._rows(x), y, together)

@@ -49,6 +49,9 @@ def refuse_mixing_in_bulk(setup: Setup, x: Any, y: Any, examples: int) -> None:
     """
     for count in [2**power for power in range(2, examples.bit_length()) if 2**power < examples] + [examples]:
         probe = _Probe(setup, *specimens(x, y, setup.views, count))
+        for stays in (0, count - 1) if count > 1 else ():  # a crowd of all others; below, of half of them
+            places = [place for place in range(count) if place != stays]
+            probe.refuse(_another, places, [stays] * len(places))
         bits = range((count - 1).bit_length())
         for bit in bits if count == examples else {*bits[:1], *bits[-1:]}:
             for value in (0, 1):

@@ -9,6 +9,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
+from sordino.gradients.specimens import same_chances
+
 _PLAIN = {kind.forward for kind in (_BatchNorm, nn.SyncBatchNorm)}
 _DIMENSIONS = (4, 3, 2, 5)
 
@@ -67,29 +69,41 @@ def _replacement(name: str, norm: _BatchNorm) -> nn.Module:
 
 @torch.no_grad()
 def _is_followed_by(norm: _BatchNorm, added: dict[str, nn.Module]) -> bool:
-    """Whether the layer is a plain batch norm and then these layers: by its code, or else on numbers."""
+    """Whether the layer is a plain batch norm and then these layers: by its code, or else on numbers, in
+    either mode."""
     if type(norm).forward in _PLAIN and "forward" not in norm.__dict__ and not added:
         return True
-    trial = copy.deepcopy(norm).eval()
+    trial = copy.deepcopy(norm)
     generator = torch.Generator().manual_seed(0)
     if trial.running_mean is None or trial.running_var is None:
         return False
     for value in (trial.weight, trial.bias, trial.running_mean, trial.running_var):
         if value is not None:
             value.copy_(0.5 + torch.rand(value.shape, generator=generator))
-    after = nn.Sequential(*dict(trial.named_children()).values())
     for dimensions in _DIMENSIONS:
         shape = (4, trial.num_features, *[3] * (dimensions - 2))
         x = (3 * torch.randn(shape, generator=generator)).to(trial.running_mean)
-        normal = nn.functional.batch_norm(
-            x, trial.running_mean, trial.running_var, trial.weight, trial.bias, False, 0.0, trial.eps
-        )
         try:
-            found = trial(x.clone())
+            trial.eval()(x.clone())
         except (RuntimeError, ValueError, AssertionError):  # images of another number of dimensions
             continue
-        return isinstance(found, torch.Tensor) and torch.allclose(found, after(normal), rtol=1e-3, atol=1e-4)
+        return all(_is_followed_on(x, trial.train(training)) for training in (False, True))
     return False
+
+
+def _is_followed_on(x: torch.Tensor, trial: _BatchNorm) -> bool:
+    """Whether, in its mode, the layer makes of these numbers what a plain batch norm and then its layers make of it."""
+    statistics = (None, None) if trial.training else (trial.running_mean, trial.running_var)
+    plain = nn.functional.batch_norm(x, *statistics, trial.weight, trial.bias, trial.training, 0.0, trial.eps)
+    after = nn.Sequential(*dict(trial.named_children()).values())
+    with same_chances({x.device}, 0):
+        expected = after(plain)
+    try:
+        with same_chances({x.device}, 0):
+            found = trial(x.clone())
+    except (RuntimeError, ValueError, AssertionError):  # in this mode only
+        return False
+    return isinstance(found, torch.Tensor) and torch.allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:

@@ -68,6 +68,7 @@ def make_private(
         *(model, loss, l2_clip), clipping=clipping, l2_penalty=l2_penalty, views=views, physical_batch=physical_batch
     )
     _check_optimizer(model, optimizer)
+    require_memory(model, "the model")  # before anything makes a copy of it
     _rehearse(optimizer)
     rows = Rows(dataset, collate_fn, next(iter(model.parameters())).device)
     plan = Plan.calibrated(
@@ -86,7 +87,6 @@ def make_private(
     streams = Streams.fresh() if seed is None else Streams(secret_from_seed(seed))
     private = PrivateLoop(model, optimizer, clipped, rows, plan, ledger, streams, augment, views)
     private._prepare(loss)  # a model that cannot be trained privately is refused before anything is charged
-    require_memory(model, "the model")
     private._number = ledger.begin(plan.step_event, plan.steps, what, part, seeded=streams.predictable)
     return private
 
@@ -154,6 +154,7 @@ class PrivateLoop:
         if _trainable(self._model) != self._trained:
             raise LoopError("the model's trainable parameters have changed since make_private: freeze them before it")
         _check_optimizer(self._model, self._optimizer)
+        self._clipped.refuse_changes()
         step = self.drawn - 1
         found = self._sum(x, y, step)
         # From here on something is shown, and the batch is used up whatever happens.
@@ -183,6 +184,7 @@ class PrivateLoop:
             raise LoopError("call step(x, y) on the last batch before drawing the next")
         if self._number is None:
             raise LoopError("a loop is made by make_private, which gives it its entry in the ledger")
+        self._clipped.refuse_changes()
         if self.drawn == self._charged:
             # Blocks end at multiples of their length: batches asked for in small portions cost no more than at once.
             charged = min(last, (self.drawn // self._block + 1) * self._block)

@@ -3,8 +3,11 @@
 Shapes, dtypes and structure are those of the first record, and are taken as public.
 """
 
+import copy
 import warnings
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,13 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from sordino.gradients import ClippedGradients, batches
+from sordino.gradients import ClippedGradients, ExamplesMixError, batches
 from sordino.gradients.batches import Loss
 from sordino.gradients.specimens import Untouched
 from sordino.training.augmentation import Augment, refuse_mixing_views, views_of
 
 _MOST_ROWS = 4096
 _TRIED = 4
+_BYTE, _WIDEST = 2**8, 2**16
+_MOST_NUMBERS = 2**25
+"""Beyond it, a trial does not ask for the memory of a model that makes room for each value up to its largest."""
 _NOTE = (
     "the model does not run on made-up rows, so it was checked on the first private ones: whether it is refused or "
     "warned of depends on these"
@@ -27,6 +33,8 @@ _NOTE = (
 
 RowsAt = Callable[[NDArray[np.int64]], tuple[Any, Any]]
 """The private rows at these places, as a batch (x, y)."""
+Ranges = list[range]
+"""Of each tensor's whole numbers; empty for a tensor of other numbers."""
 
 
 def prepare(
@@ -40,56 +48,179 @@ def prepare(
 ) -> None:
     """`ClippedGradients.prepare` on made-up rows like the records, at most `count` of them and no more than 4096 views.
 
-    Numbers are uniform in [0, 1), whole numbers 0 or 1 (bytes of inputs from 0 to 255). Where the model, its loss or
-    the augmentation does not take such rows (lengths that must not be 0, say), the first private ones are used instead,
-    with a warning: what is refused or warned of then, and nothing else, depends on them.
+    Numbers are uniform in [0, 1). Whole numbers (token ids, lengths, labels) are uniform from 0, or else from 1, up to
+    what the model and its loss take: the size of an embedding, say; a byte where they take anything. Some models mix
+    only below a certain size (one that cuts a batch to its longest sequence), so a few rows are tried for mixing below
+    each size of a record, and some others, and with one row of large numbers among rows of small ones.
+
+    Where the model, its loss or the augmentation does not take such rows, the first private ones are used instead, with
+    a warning: what is refused or warned of then, and nothing else, depends on them. No later batch is looked at
+    (`ClippedGradients.seal`).
     """
     count = min(count, max(1, _MOST_ROWS // views))
-    x, y = _made_up(rows, count)
-    if x is not None and _takes(model, loss, x, y, augment, views):
-        _prepare(clipped, x, y, augment, views)
-        return
+    trial = _Trial(clipped, model, loss, augment, views, *rows(np.arange(1)))
+    if not trial.prepare(count):
+        try:
+            trial.prepare_on(*rows(np.arange(count)))
+        except Exception as problem:
+            problem.add_note(_NOTE)
+            raise
+        warnings.warn(_NOTE, stacklevel=4)
+    clipped.seal()
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A model, and rows like one record (x, y)."""
+
+    clipped: ClippedGradients
+    model: nn.Module
+    loss: Loss
+    augment: Augment | None
+    views: int
+    x: Any
+    y: Any
+
+    def prepare(self, count: int) -> bool:
+        """Prepare the model on so many made-up rows; False if it does not take them."""
+        if not all(isinstance(leaf, Tensor) and leaf.layout == torch.strided for leaf in self._leaves):
+            return False
+        narrow = next((ranges for ranges in map(self._narrow, (0, 1)) if self._takes(self.model, ranges)), None)
+        if narrow is None:
+            return False
+        wide, widest = self._widened(narrow)
+        for ranges in self._ranges_tried(narrow, wide, widest):
+            x, y = self._rows(ranges, _TRIED)
+            self._refuse_mixing(x, y)
+            self._refuse_mixing(*_first_and_others((x, y), self._rows(narrow, _TRIED)))
+        if wide != narrow and self._takes(self.model, wide):  # each tensor's range is taken, but all of them at once?
+            try:
+                self.prepare_on(*self._rows(wide, count))
+                return True
+            except ExamplesMixError:
+                raise
+            except Exception:  # one of these rows is not taken after all
+                pass
+        self.prepare_on(*self._rows(narrow, count))
+        return True
+
+    def prepare_on(self, x: Any, y: Any) -> None:
+        seen = views_of(self.augment, self.views, x, np.random.default_rng(0))
+        refuse_mixing_views(self.augment, self.views, x)
+        self.clipped.prepare(seen, y)
+
+    @property
+    def _leaves(self) -> list[Any]:
+        return pytree.tree_leaves((self.x, self.y))
+
+    def _narrow(self, least: int) -> Ranges:
+        """0 and 1; inputs, but not targets, may have to be at least 1, as lengths do."""
+        inputs = len(pytree.tree_leaves(self.x))
+        return [
+            range(least if place < inputs else 0, 2) if _is_whole(leaf) else range(0)
+            for place, leaf in enumerate(self._leaves)
+        ]
+
+    def _widened(self, narrow: Ranges) -> tuple[Ranges, Ranges]:
+        """The ranges up to what ends them, a byte where nothing does; and the widest, each with the others narrow."""
+        wide, widest = list(narrow), list(narrow)
+        model = _on_processor(self.model)
+        if model is None or not self._takes(model, narrow):
+            return wide, widest
+        for place, leaf in enumerate(self._leaves):
+            if not narrow[place]:
+                continue
+
+            def widened(size: int, place: int = place) -> Ranges:
+                return [*narrow[:place], range(narrow[place].start, size), *narrow[place + 1 :]]
+
+            sizes = self._sizes(leaf)
+            found = bisect_left(sizes, True, lo=1, key=lambda size: not self._takes(model, widened(size)))
+            widest[place] = range(narrow[place].start, sizes[found - 1])
+            unbounded = found == len(sizes)
+            wide[place] = range(narrow[place].start, min(_BYTE, sizes[-1])) if unbounded else widest[place]
+        return wide, widest
+
+    def _sizes(self, leaf: Tensor) -> list[int]:
+        """Below which whole numbers are tried, in order: public sizes, one more than each, and powers of two."""
+        weights = {value.shape[0] for value in self.model.parameters() if value.ndim > 1}
+        public = {2, _BYTE, *self._lengths(), *weights, *(size + 1 for size in weights)}
+        most = min(_WIDEST, _MOST_NUMBERS // (_TRIED * max(1, leaf.numel())))
+        powers = {2**power for power in range(2, most.bit_length())}
+        limit = 2 if leaf.dtype == torch.bool else torch.iinfo(leaf.dtype).max + 1
+        return sorted({min(size, limit) for size in public | powers if size > 1})
+
+    def _lengths(self) -> set[int]:
+        """One more than each size of a record's inputs: a length may be as large as the size."""
+        return {size + 1 for leaf in pytree.tree_leaves(self.x) for size in leaf.shape[1:]}
+
+    def _ranges_tried(self, narrow: Ranges, wide: Ranges, widest: Ranges) -> Iterator[Ranges]:
+        """Ranges of all inputs below each size; none where no input has whole numbers."""
+        if not any(narrow[: len(pytree.tree_leaves(self.x))]):
+            return
+        ends = {each.stop for ranges in (narrow, wide, widest) for each in ranges if each}
+        tried: list[Ranges] = []
+        for size in sorted({2, _BYTE, *self._lengths(), *ends} - {1}):
+            ranges = [range(each.start, min(each.stop, size)) for each in widest]
+            if ranges not in tried:
+                tried.append(ranges)
+                yield ranges
+
+    def _rows(self, ranges: Ranges, count: int) -> tuple[Any, Any]:
+        generator = torch.Generator().manual_seed(0)
+        leaves, structure = pytree.tree_flatten((self.x, self.y))
+        made = [_filled(leaf, each, count, generator) for leaf, each in zip(leaves, ranges, strict=True)]
+        x, y = pytree.tree_unflatten(made, structure)
+        return x, y
+
+    def _takes(self, model: nn.Module, ranges: Ranges) -> bool:
+        """Whether a few rows of these ranges have finite losses."""
+        device = next(iter(model.parameters())).device
+        x, y = pytree.tree_map(lambda leaf: leaf.to(device), self._rows(ranges, _TRIED))
+        try:
+            with Untouched(model), torch.no_grad():
+                seen = views_of(self.augment, self.views, x, np.random.default_rng(0))
+                seen = batches.flatten_views(seen) if self.views > 1 else seen
+                losses = batches.losses_of(model, self.loss, seen, y, batches.size(y), self.views)
+                return bool(torch.isfinite(losses).all())
+        except Exception:  # whatever it is, it does not take them
+            return False
+
+    def _refuse_mixing(self, x: Any, y: Any) -> None:
+        try:
+            self.clipped.refuse_mixing(views_of(self.augment, self.views, x, np.random.default_rng(0)), y)
+        except ExamplesMixError:
+            raise
+        except Exception:  # rows that are not taken show nothing
+            pass
+
+
+def _is_whole(leaf: Tensor) -> bool:
+    return not leaf.dtype.is_floating_point and not leaf.dtype.is_complex
+
+
+def _filled(leaf: Tensor, numbers: range, count: int, generator: torch.Generator) -> Tensor:
+    """So many rows like the first of the tensor: the ends of a range are among them, so that what is taken is known."""
+    shape = (count, *leaf.shape[1:])
+    if not numbers:
+        return torch.rand(shape, generator=generator).to(leaf.device, leaf.dtype)
+    made = torch.randint(numbers.start, numbers.stop, shape, generator=generator)
+    made[0] = numbers[-1]
+    if made.ndim == 1:
+        made[1:2] = numbers[0]
+    return made.to(leaf.device, leaf.dtype)
+
+
+def _first_and_others(first: Any, others: Any) -> Any:
+    """The first row of one batch before all but the first of another."""
+    return pytree.tree_map(lambda one, other: torch.cat([one[:1], other[1:]]), first, others)
+
+
+def _on_processor(model: nn.Module) -> nn.Module | None:
+    """The model, or a copy: elsewhere an index beyond a table ends the process, or shows nothing."""
+    if all(value.device.type == "cpu" for value in [*model.parameters(), *model.buffers()]):
+        return model
     try:
-        _prepare(clipped, *rows(np.arange(count)), augment, views)
-    except Exception as problem:
-        problem.add_note(_NOTE)
-        raise
-    warnings.warn(_NOTE, stacklevel=4)
-
-
-def _prepare(clipped: ClippedGradients, x: Any, y: Any, augment: Augment | None, views: int) -> None:
-    seen = views_of(augment, views, x, np.random.default_rng(0))
-    refuse_mixing_views(augment, views, x)
-    clipped.prepare(seen, y)
-
-
-def _made_up(rows: RowsAt, count: int) -> tuple[Any, Any]:
-    """Rows like the first record; None, twice, if it has something else than tensors."""
-    x, y = rows(np.arange(1))
-    generator = torch.Generator().manual_seed(0)
-
-    def filled(leaf: Tensor, most_byte: int) -> Tensor:
-        shape = (count, *leaf.shape[1:])
-        if leaf.dtype.is_floating_point or leaf.dtype.is_complex:
-            made = torch.rand(shape, generator=generator)
-        else:
-            made = torch.randint(most_byte + 1 if leaf.dtype == torch.uint8 else 2, shape, generator=generator)
-        return made.to(leaf.device, leaf.dtype)
-
-    if not all(isinstance(leaf, Tensor) and leaf.layout == torch.strided for leaf in pytree.tree_leaves((x, y))):
-        return None, None
-    return pytree.tree_map(lambda leaf: filled(leaf, 255), x), pytree.tree_map(lambda leaf: filled(leaf, 1), y)
-
-
-def _takes(model: nn.Module, loss: Loss, x: Any, y: Any, augment: Augment | None, views: int) -> bool:
-    """Whether a few of these rows have finite losses."""
-    few = slice(0, _TRIED)
-    x, y = batches.select(x, few), batches.select(y, few)
-    try:
-        with Untouched(model), torch.no_grad():
-            seen = views_of(augment, views, x, np.random.default_rng(0))
-            seen = batches.flatten_views(seen) if views > 1 else seen
-            losses = batches.losses_of(model, loss, seen, y, batches.size(y), views)
-            return bool(torch.isfinite(losses).all())
-    except Exception:  # whatever it is, it does not take them
-        return False
+        return copy.deepcopy(model).cpu()
+    except Exception:
+        return None

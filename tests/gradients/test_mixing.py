@@ -80,6 +80,24 @@ def test_whatever_mixes_a_full_physical_batch_is_refused(mix: Any, least: int) -
         ClippedGradients(Beyond(mix, least), squared_error, physical_batch=64).prepare(x, y)
 
 
+@SLOW
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_limit_that_only_a_crowd_exceeds_is_seen(backwards: bool) -> None:
+    """Half of the batch of one kind, and its share of the rest, stay within it."""
+
+    def limited(x: Tensor) -> Tensor:
+        kinds = (x @ torch.linspace(-1, 1, 6)[:, None]).sign()
+        own = (kinds.flip(0) if backwards else kinds) > 0
+        taken = own & (own.cumsum(0) <= 0.9 * len(x))
+        return (taken.flip(0) if backwards else taken) * x
+
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 6), torch.randn(64, 2)
+    x[0] = x[-1] = torch.linspace(-1, 1, 6)  # of the kind that has a limit
+    with pytest.raises(ExamplesMixError):
+        ClippedGradients(Beyond(limited, 64), squared_error, physical_batch=64).prepare(x, y)
+
+
 def test_a_larger_batch_than_any_before_is_looked_at_first() -> None:
     torch.manual_seed(0)
     model, x, y = Beyond(lambda x: x.mean(0), 150), torch.randn(200, 6), torch.randn(200, 2)

@@ -34,6 +34,12 @@ class WithRelu(nn.BatchNorm2d):
         return super().forward(x).relu()
 
 
+class ReluInTraining(nn.BatchNorm2d):
+    def forward(self, x: Tensor) -> Tensor:
+        x = super().forward(x)
+        return x.relu() if self.training else x
+
+
 class ActFirst(BatchNormAct):
     def forward(self, x: Tensor) -> Tensor:
         return nn.BatchNorm2d.forward(self, self.act(x))
@@ -64,7 +70,9 @@ def test_the_activation_inside_a_batch_norm_stays(act: nn.Module) -> None:
     check(repaired, x)
 
 
-@pytest.mark.parametrize("norm", [WithRelu(6), ActFirst(6, nn.ReLU()), Unused(6)])
+@pytest.mark.parametrize(
+    "norm", [WithRelu(6), ReluInTraining(6), ReluInTraining(6).eval(), ActFirst(6, nn.ReLU()), Unused(6)]
+)
 def test_a_subclass_that_computes_something_else_is_refused_by_name(norm: nn.Module) -> None:
     with pytest.raises(ValueError, match=rf"layer 1.0 \({type(norm).__name__}\) does more") as error:
         repair(within(norm))
@@ -85,6 +93,11 @@ def test_hooks_and_replaced_forwards_are_refused() -> None:
 def test_plain_subclasses_and_synchronised_norms_are_replaced() -> None:
     for norm in (Renamed(6), nn.SyncBatchNorm(6), nn.BatchNorm2d(6, track_running_stats=False)):
         assert type(repair(within(norm))[1][0]) is nn.GroupNorm  # type: ignore[index]
+
+
+def test_chances_inside_a_batch_norm_stay() -> None:
+    repaired: Any = repair(within(BatchNormAct(6, nn.Dropout(0.5))))
+    assert [type(layer) for layer in repaired[1][0]] == [nn.GroupNorm, nn.Identity, nn.Dropout]
 
 
 def test_frozen_norms_stay_frozen() -> None:

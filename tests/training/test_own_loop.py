@@ -21,6 +21,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 import sordino
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
 from sordino.gradients import ClippedGradients, ExamplesMixError
+from sordino.mechanisms import memory
 from sordino.mechanisms.streams import Stream, Streams, StreamsError, secret_from_seed
 from sordino.training.own_loop import LoopError, PrivateLoop
 from sordino.training.quantile_clip import QuantileClip
@@ -289,6 +290,18 @@ class Counting(torch.optim.SGD):
         return super().step(closure)
 
 
+class Uncopied(torch.optim.SGD):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise AssertionError("copied")
+
+
+def test_memory_is_looked_at_before_the_optimizer_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda: 100.0)
+    model = network()
+    with pytest.raises(memory.NotEnoughMemory, match="to train the model"):
+        loop(model, optimizer=Uncopied(model.parameters(), 0.1))
+
+
 def test_an_optimizer_that_cannot_step_is_refused_before_anything_is_charged() -> None:
     for optimizer, message in ((torch.optim.SparseAdam, "SparseAdam cannot step .*dense"), (Twice, "a closure")):
         model, ledger = network(), Ledger(5.0, 1e-4)
@@ -394,9 +407,15 @@ def test_a_model_that_mixes_is_refused_before_anything_is_charged_or_when_it_beg
     x, y = next(private.batches())
     private.step(x, y)
     mixing.train()
+    spent = private.epsilon()
+    with pytest.raises(ValueError, match="mode, have changed since they were checked"):
+        next(private.batches())
+    assert private.epsilon() == spent
+    mixing.eval()
     x, y = next(private.batches())
+    mixing.train()
     before = [value.clone() for value in mixing.parameters()]
-    with pytest.raises(ExamplesMixError, match="BatchNorm1d"):
+    with pytest.raises(ValueError, match="mode, have changed since they were checked"):
         private.step(x, y)
     assert all(torch.equal(old, new) for old, new in zip(before, mixing.parameters(), strict=True))
     mixing.eval()
@@ -438,6 +457,51 @@ def test_what_shows_only_in_larger_batches_or_in_training_shows_before_anything_
     private = loop(Skipping())
     for x, y in private.batches(3):
         private.step(x, y)
+
+
+class Together(nn.Module):
+    """Mixes more than 8192 examples, and notes how many it has seen at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.most = nn.Linear(6, 3), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.most = max(self.most, len(x))
+        return self.inner(x - x.mean(0) if len(x) > 8192 else x)  # type: ignore[no-any-return]
+
+
+def test_no_more_examples_meet_than_were_checked_before_the_charge() -> None:
+    model, data = Together(), TensorDataset(torch.rand(20000, 6), torch.zeros(20000, dtype=torch.int64))
+    private = loop(model, data, expected_batch_size=10000, physical_batch=20000, target_delta=1e-6)
+    for x, y in private.batches(2):
+        assert len(y) > 8192
+        private.step(x, y)
+    assert model.most == 8192
+
+
+class Quoting(nn.Module):
+    """In evaluation mode it quotes a private value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training and bool((x < 0).any()):
+            raise ValueError(f"{float(x.min())} is below zero")
+        return self.inner(x)  # type: ignore[no-any-return]
+
+
+def test_a_forgotten_mode_is_refused_without_a_look_at_a_batch() -> None:
+    model = Quoting()
+    private = loop(model)
+    model.eval()
+    with pytest.raises(ValueError, match="mode, have changed since they were checked") as refused:
+        next(private.batches())
+    assert "below zero" not in str(refused.value)
+    assert not private.drawn
+    assert not private.epsilon()
 
 
 def test_schedulers_dropout_views_and_the_adaptive_clip() -> None:
