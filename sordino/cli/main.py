@@ -85,13 +85,16 @@ def run(arguments: list[str] | None = None) -> None:
     except (ValueError, ArithmeticError) as problem:
         _fail(str(problem))
     except MemoryError:
-        _fail("memory is exhausted: use fewer columns, categories or records. What was charged is in the ledger")
+        state = _how_to_go_on(sys.argv[1:] if arguments is None else arguments)
+        _fail(f"memory is exhausted: use fewer columns, categories or records; {state}")
 
 
 def _how_to_go_on(arguments: list[str]) -> str:
     match arguments:
         case ["train" | "resume", *_]:
             return "a run that was training is safe: `sordino resume` its folder to go on"
+        case ["predict" | "plan" | "ledger" | "data", *_]:
+            return "nothing was spent"
         case ["advise" | "crossover", *rest] if not {"--carry-out", "--private"} & set(rest):
             return "nothing was spent"
         case ["search" | "tune" | "advise" | "crossover" as command, *_]:

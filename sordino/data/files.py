@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from sordino.data.errors import DataError, reading
 from sordino.data.formats import GZIP, check_text, check_unpacked, idx, is_idx, most_bytes, read_bytes, unpacked_npz
+from sordino.mechanisms import memory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,6 +162,14 @@ def _csv_blocks(data: bytes, path: Path, typed: bool, rows: int | None) -> Itera
         start = stream.tell()
     first = line.decode().lstrip("\r").partition("\r")[0].rstrip()
     stream.seek(start)
+    lines, columns = 1 + max(data.count(b"\n"), data.count(b"\r")), 1 + first.count(",")
+    cells = columns * (lines if rows is None else min(lines, rows))
+    needed = 2 * len(data) + _CELL * cells + _COLUMN * columns
+    if needed > memory.available():
+        raise DataError(
+            f"{path} has about {lines:,} lines of {columns:,} fields, which take about {needed / 2**30:,.3g} GiB of "
+            f"memory, more than is free: it is damaged, or too large for this machine"
+        )
     header = None if _is_data(first.split(",")) else 0
     with reading(path, "CSV"):
         names = [name.strip() for name in next(csv.reader([first], skipinitialspace=True), []) if name.strip()]
@@ -185,6 +194,10 @@ def _csv_blocks(data: bytes, path: Path, typed: bool, rows: int | None) -> Itera
         yield block
 
 
+# Bytes that a cell and a column take while a CSV file is parsed and copied into an array: more than measured.
+_CELL, _COLUMN = 24, 2000
+
+
 @contextmanager
 def _parsing(path: Path) -> Iterator[None]:
     import pandas as pd
@@ -197,7 +210,11 @@ def _parsing(path: Path) -> Iterator[None]:
             yield
     except pd.errors.EmptyDataError:
         raise DataError(f"{path} is empty (n=0)") from None
+    except MemoryError:
+        raise _too_large(path) from None
     except pd.errors.ParserError as error:
+        if "out of memory" in str(error):
+            raise _too_large(path) from None
         line = re.search(r"in line (\d+), saw", str(error))
         place = f", line {line[1]}" if line else ""
         raise DataError(f"{path}{place}: the number of fields differs from the first line's; correct the row") from None
@@ -205,6 +222,10 @@ def _parsing(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: the rows have more fields than the first line; correct the first line") from None
     except Exception:  # the parser quotes cells in its messages
         raise DataError(f"{path} is not a readable CSV file: it is truncated, damaged or of another format") from None
+
+
+def _too_large(path: Path) -> DataError:
+    return DataError(f"{path} takes more memory than there is: it is damaged, or too large for this machine")
 
 
 def _is_data(cells: list[str]) -> bool:
@@ -315,8 +336,11 @@ def _picture(data: bytes, path: Path) -> Image.Image:
     from PIL import Image
 
     with reading(path, "image"):
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG"))
+        most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # Pillow's own refusal does not give the size
+        try:
+            image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG"))
+        finally:
+            Image.MAX_IMAGE_PIXELS = most
         megapixels = image.width * image.height / 1e6
         if megapixels > _MOST_MEGAPIXELS:
             raise DataError(f"{path} has {megapixels:,.0f} megapixels; scale it down to at most {_MOST_MEGAPIXELS}")

@@ -19,6 +19,7 @@ from sordino.cli import main, plan
         ("crossover --private", "the same `sordino crossover` with --out"),
         ("advise", "nothing was spent"),
         ("crossover", "nothing was spent"),
+        ("predict", "nothing was spent"),
         ("select", "in the ledger"),
     ],
 )
@@ -30,6 +31,20 @@ def test_whoever_stops_a_command_is_told_how_to_go_on(
     assert (outcome.code, outcome.err.count("\n")) == (130, 1)
     assert says in outcome.err
     assert ("resume" in outcome.err) == (command in ("train", "resume"))
+
+
+@pytest.mark.parametrize(("command", "says"), [("predict", "nothing was spent"), ("select", "is in the ledger")])
+def test_memory_that_is_exhausted_says_what_was_charged(
+    sordino: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, command: str, says: str
+) -> None:
+    def exhausted(**_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(main, "app", exhausted)
+    outcome = sordino(command, "digits")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert outcome.err.startswith("sordino: memory is exhausted: use fewer columns")
+    assert says in outcome.err
 
 
 @pytest.mark.parametrize("problem", [ValueError, OSError, ArithmeticError])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sordino.data import DataError, read_examples
+from sordino.data.files import read_cells
 from sordino.mechanisms import memory
 
 NUMBERS = np.array([[1.0, 2.5], [3.0, -4.0]])
@@ -245,10 +246,38 @@ def test_what_fits_is_read(tmp_path, monkeypatch):
     assert read_examples(path).tolist() == [[1, 2], [3, 4]]  # a gzip file may have several members
 
 
-def test_images_of_too_many_pixels(tmp_path, monkeypatch):
-    path = _write(tmp_path, "a.png", _bytes(Image.new("1", (9000, 9000)).save, "PNG"))
-    with pytest.raises(DataError, match=r"a\.png has 81 megapixels; scale it down to at most 50"):
+@pytest.mark.parametrize(("name", "line"), [("a.csv.gz", b"1,2\n"), ("a.csv", b"x,y\n"), ("a.csv", b"c,")])
+@pytest.mark.parametrize("read", [read_examples, read_cells])
+def test_a_csv_file_whose_cells_take_more_memory_than_there_is(tmp_path, monkeypatch, name, line, read):
+    content = line * 2**16
+    path = _write(tmp_path, name, gzip.compress(content) if name.endswith("gz") else content)
+    monkeypatch.setattr(memory, "available", lambda: 5 * len(content))
+    with pytest.raises(DataError, match=r"a\.csv.* has about [\d,]+ lines of [\d,]+ fields, which take about [^\n]*$"):
+        read(path)
+
+
+@pytest.mark.parametrize("problem", [MemoryError(), pd.errors.ParserError("C error: out of memory")])
+def test_a_csv_file_that_exhausts_memory_is_not_called_damaged_alone(tmp_path, monkeypatch, problem):
+    path = _write(tmp_path, "a.csv", b"a,b\n1,2\n")
+
+    def exhausted(*_, **__):
+        raise problem
+
+    monkeypatch.setattr(pd, "read_csv", exhausted)
+    with pytest.raises(DataError, match="takes more memory than there is: it is damaged, or too large"):
         read_examples(path)
+
+
+@pytest.mark.parametrize(("side", "megapixels"), [(9000, 81), (12_000, 144), (15_000, 225)])
+def test_an_image_of_too_many_pixels(tmp_path, side, megapixels):
+    path = _write(tmp_path, "a.png", _bytes(Image.new("1", (side, side)).save, "PNG"))
+    most = Image.MAX_IMAGE_PIXELS
+    with pytest.raises(DataError, match=rf"a\.png has {megapixels} megapixels; scale it down to at most 50"):
+        read_examples(path)
+    assert most == Image.MAX_IMAGE_PIXELS
+
+
+def test_images_of_too_many_pixels_together(tmp_path, monkeypatch):
     folder = tmp_path / "folder"
     folder.mkdir()
     for name in "abc":
