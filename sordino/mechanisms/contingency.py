@@ -139,7 +139,7 @@ _MOST_RECORDS, _MOST_INDICATORS = 2**16, 2**22
 # The square of so many values, which products of indicators take beside the tables, is still nothing.
 _WIDE = 1024
 # One table of so many cells would take gigabytes, and its noise would drown anything.
-_MOST_CELLS = 2**26
+MOST_CELLS = 2**26
 
 
 def cells(sizes: tuple[int, ...]) -> int:
@@ -150,5 +150,5 @@ def cells(sizes: tuple[int, ...]) -> int:
 def check_sizes(sizes: tuple[int, ...]) -> None:
     if len(sizes) < 2 or min(sizes) < 1:
         raise ValueError(f"pair tables need at least two attributes with a value each, not the sizes {sizes}")
-    if cells(sizes) > _MOST_CELLS:
+    if cells(sizes) > MOST_CELLS:
         raise ValueError("the attributes have too many values for tables of all pairs; leave the largest ones out")

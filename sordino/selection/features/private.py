@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sordino.budget import Ledger
-from sordino.data import Split
+from sordino.data import DataError, Split
 from sordino.mechanisms import memory
-from sordino.mechanisms.contingency import PairTables
+from sordino.mechanisms.contingency import MOST_CELLS, PairTables, cells
 from sordino.mechanisms.streams import Streams
 from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.consistency import whole
@@ -26,6 +26,14 @@ def tables_plan(attributes: Attributes, noise_multiplier: float) -> PairTables:
 
     Refused where what is made of the tables would not fit into memory: nothing is charged yet.
     """
+    if cells(attributes.sizes) > MOST_CELLS:
+        columns = zip(attributes.sizes, attributes.all, strict=True)
+        first, second = sorted(columns, key=lambda each: each[0], reverse=True)[:2]
+        raise DataError(
+            f"tables of all pairs of columns would have more than {MOST_CELLS:,} cells; the largest columns are "
+            f"{first[1].name!r} with {first[0]:,} values and {second[1].name!r} with {second[0]:,}: merge categories, "
+            "or leave columns out of the schema"
+        )
     plan = PairTables(attributes.sizes, noise_multiplier, TARGET_WEIGHT)
     most = max(attributes.schema.columns, key=lambda column: len(column.categories or ()))
     remedy = "merge its categories, or leave it out of the schema"

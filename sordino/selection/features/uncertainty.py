@@ -97,7 +97,11 @@ def _coefficients(joint: Array) -> Array:
     """suc of the last two axes."""
     joint = np.maximum(joint, 0.0)  # a difference of equal sums may fall below 0 by rounding
     together = _entropy(joint.reshape(*joint.shape[:-2], -1))
-    apart = _entropy(joint.sum(axis=-1)) + _entropy(joint.sum(axis=-2))
+    return _coefficient(together, _entropy(joint.sum(axis=-1)) + _entropy(joint.sum(axis=-2)))
+
+
+def _coefficient(together: Array, apart: Array) -> Array:
+    """suc from the entropy of a pair and the sum of its features' own."""
     found = 2 * (1 - together / np.where(apart > _NOTHING, apart, 1.0))
     return np.asarray(np.where(apart > _NOTHING, np.clip(found, 0.0, 1.0), 0.0))
 
@@ -107,15 +111,28 @@ _NOTHING = 1e-9
 
 
 def _entropy(shares: Array) -> Array:
-    return np.asarray(-(shares * np.log2(np.where(shares > 0, shares, 1.0))).sum(axis=-1))
+    return np.asarray(-_surprise(shares).sum(axis=-1))
+
+
+def _surprise(shares: Array) -> Array:
+    """p·log₂ p, and 0 of nothing."""
+    return np.asarray(shares * np.log2(np.where(shares > 0, shares, 1.0)))
 
 
 def _write_exclusive(shares: Array, out: Array) -> None:
-    """Between the indicators of one attribute, never both: some of them at a time, since a pair takes 4 numbers."""
+    """Between the indicators of one attribute, never both: `_coefficients` of [[0, first], [second, neither]].
+
+    Some of them at a time. What depends on one indicator alone is computed once: with many categories the logarithms
+    take all the time.
+    """
+    shares = np.maximum(shares, 0.0)
+    own = _surprise(shares)
     for part in np.array_split(np.arange(len(shares)), max(1, shares.size**2 // _MOST_PAIRS)):
-        first, second = np.broadcast_arrays(shares[part, None], shares)
-        joint = np.stack([np.zeros_like(first), first, second, 1 - first - second], axis=-1)
-        out[part] = _coefficients(joint.reshape(*first.shape, 2, 2))
+        first, of_first = shares[part, None], own[part, None]
+        neither = np.maximum(1 - first - shares, 0.0)
+        together = -(of_first + own + _surprise(neither))
+        apart = -(of_first + _surprise(shares + neither)) - (own + _surprise(first + neither))
+        out[part] = _coefficient(together, apart)
     np.fill_diagonal(out, 1.0)
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
-from sordino.data import Column, Split
+from sordino.data import Column, DataError, Split
 from sordino.data.schema import Schema
 from sordino.mechanisms.memory import NotEnoughMemory
 from sordino.mechanisms.streams import Streams
@@ -85,3 +85,11 @@ def test_columns_of_too_many_categories_are_refused_by_name_before_the_charge(la
     with pytest.raises(NotEnoughMemory, match="column 'zip' has 200,000 categories; merge"):
         planned_tables(Attributes(wide), ledger, 0.5)
     assert not ledger.entries
+
+
+def test_pairs_of_too_many_cells_are_refused_with_the_names_of_the_largest_columns():
+    words = tuple(map(str, range(20_000)))
+    columns = (Column("x", bounds=(0, 1)), Column("zip", words), Column("street", words[:-1]))
+    attributes = Attributes(Schema(columns, Column("y", ("no", "yes"))))
+    with pytest.raises(DataError, match="'zip' with 20,000 values and 'street' with 19,999: merge categories"):
+        planned_tables(attributes, Ledger(1.0, 1e-5), 0.5)

@@ -10,7 +10,7 @@ from sordino.data import DataError, load
 from sordino.data.schema import Schema
 from sordino.mechanisms.contingency import pair_tables
 from sordino.selection.features.attributes import Attributes
-from sordino.selection.features.uncertainty import exact_uncertainties, uncertainties
+from sordino.selection.features.uncertainty import _coefficients, _write_exclusive, exact_uncertainties, uncertainties
 
 
 def entropy(*columns):
@@ -40,6 +40,19 @@ def test_every_coefficient_is_that_of_the_definition(schema, small):
             assert found.between[i, j] == pytest.approx(direct(first, second) if i != j else 1.0, abs=1e-12)
     # The indicator of class 0: H(x) = H(1/3), and nothing else is as telling.
     assert found.names[int(found.with_label.argmax())].startswith("copy")
+
+
+@pytest.mark.parametrize("categories", [1, 2, 41, 700])
+def test_indicators_of_one_attribute_are_compared_bit_for_bit_as_any_pair_is(categories):
+    shares = np.random.default_rng(categories).dirichlet(np.full(categories, 0.1))
+    shares[: categories // 3] = 0.0
+    first, second = np.broadcast_arrays(shares[:, None], shares)
+    joint = np.stack([np.zeros_like(first), first, second, 1 - first - second], axis=-1)
+    expected = _coefficients(joint.reshape(categories, categories, 2, 2))
+    np.fill_diagonal(expected, 1.0)
+    found = np.empty_like(expected)
+    _write_exclusive(shares, found)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_constants_tell_nothing_and_empty_tables_do_not_break(schema, small):
