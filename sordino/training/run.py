@@ -22,6 +22,7 @@ from sordino.budget.statement import as_text
 
 _FACTS = "sordino"
 _DESCRIPTION = "run.json"
+_SEALED = "sealed_tensors"
 
 
 class RunError(ValueError):
@@ -87,12 +88,17 @@ class Run:
         write_durably(self.folder / name, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
     def write_description(self, content: Mapping[str, Any]) -> None:
-        self.write_sealed(_DESCRIPTION, content)
+        """With the note that its tensors are sealed, unless an older version began the run without."""
+        sealed = self._tensors_are_sealed() if self.started else True
+        self.write_sealed(_DESCRIPTION, {**content, **({_SEALED: True} if sealed else {})})
 
     def read_description(self) -> dict[str, Any]:
         if not (self.folder / _DESCRIPTION).exists():
             raise RunError(f"{self.folder} is not a run of sordino: it has no {_DESCRIPTION}")
         return self.read_sealed(_DESCRIPTION)
+
+    def _tensors_are_sealed(self) -> bool:
+        return self.read_description().get(_SEALED) is True
 
     def write_sealed(self, name: str, content: Mapping[str, Any]) -> None:
         """Against accidents, not against anybody who may write here."""
@@ -145,6 +151,8 @@ class Run:
         except (OSError, SafetensorError, KeyError, ValueError, TypeError, RecursionError):
             raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
         if "seal" not in facts:
+            if self.started and self._tensors_are_sealed():
+                raise RunError(f"{path} has lost its checksum: it was altered or replaced; restore it from a backup")
             warnings.warn(
                 f"{path} is of an older version and has no checksum: damage to it would not be noticed", stacklevel=2
             )

@@ -57,3 +57,16 @@ def test_weights_of_an_older_version_are_read_with_a_warning(tmp_path: Path) -> 
     run.model.write_bytes(save(TENSORS, {"sordino": json.dumps({"steps": 3})}))
     with pytest.warns(UserWarning, match="has no checksum"):
         assert run.read_tensors(run.model)[1] == {"steps": 3}
+    run.write_sealed("run.json", {"status": "training"})  # as it was written before
+    run.write_description({"status": "finished"})
+    with pytest.warns(UserWarning, match="has no checksum"):
+        run.read_tensors(run.model)
+
+
+def test_weights_that_lost_their_seal_are_refused(tmp_path: Path) -> None:
+    run = Run.at(tmp_path)
+    run.write_description({"status": "training"})
+    run.write_description({"status": "finished"})
+    run.model.write_bytes(save({"weight": -TENSORS["weight"]}, {"sordino": '{"steps": 3}'}))
+    with pytest.raises(RunError, match="has lost its checksum: it was altered or replaced; restore it"):
+        run.read_tensors(run.model)
