@@ -149,6 +149,7 @@ def audit_run(folder: str | Path, *, runs: int = RUNS, confidence: float = 0.95)
     """A run of `sordino train`: its plan executed on canaries; and the canaries that took part in it, if it had any."""
     run = Run(folder)
     known = Description.read(run)
+    Ledger.open(run.ledger).refuse_old_copy()  # before the audit, which takes a while
     chosen, delta = known.recipe, known.request.delta
     audit = _audit(known.plan, chosen, known.facts, delta, runs, confidence, Streams.fresh())
     audit = replace(audit, findings=(*audit.findings, _ledger_finding(run, audit.sound_epsilon)))

@@ -124,7 +124,7 @@ class Ledger:
         """
         if self.path is not None and place not in self._marked:
             with self._turn():
-                self._check_marks([place])
+                self._check_marks([marks.noted(place)])
                 self._marked.append(place)
                 marks.note(place, self._mark())
 
@@ -143,6 +143,19 @@ class Ledger:
         """Whether the mark in this file is of another ledger."""
         mark = marks.noted(place)
         return mark is not None and mark.ledger != self._name
+
+    def refuse_old_copy(self, folder: Path | None = None) -> None:
+        """Take in what others have spent; LedgerError if the file is behind a mark, or behind that of this folder.
+
+        The ε of an old copy is too small: what was spent from the ledger since is not in it.
+        """
+        if self.path is not None:
+            with self._one_at_a_time:
+                # Marks are noted after the file is written: read before it, they are never ahead of it.
+                known = [marks.noted(place) for place in self._places()]
+                known += [] if folder is None else [marks.noted(marks.in_folder(folder))]
+                self._reload()
+                self._check_marks(known)
 
     def number_of(self, run: str) -> int | None:
         """The number of this run's entry: a release is paid for by an entry of its own run, whatever others are called.
@@ -270,7 +283,11 @@ class Ledger:
         return cost(together, delta, self.terms.adjacency).epsilon
 
     def statement(self, **facts: Any) -> dict[str, Any]:
-        """What this ledger proves, and what it does not, as plain JSON values (see `statement`)."""
+        """What this ledger proves, and what it does not, as plain JSON values (see `statement`).
+
+        Nothing is stated of an old copy: see `refuse_old_copy`.
+        """
+        self.refuse_old_copy()
         return statement.statement(self, **facts)
 
     # Inside
@@ -290,7 +307,7 @@ class Ledger:
                 self._seen = None
                 self._save(self._plan, self._entries)
             if self.path is not None:
-                self._check_marks([marks.in_registry(self._name), *self._marked])
+                self._check_marks(map(marks.noted, self._places()))
             yield
 
     def _enter(self, entry: Entry) -> int:
@@ -416,10 +433,15 @@ class Ledger:
         digest = self._totals().digests[-1]
         return Mark(self._name, str(self.path), len(self._plan), len(self._entries), drawn, digest)
 
-    def _check_marks(self, places: Iterable[Path]) -> None:
+    def _places(self) -> list[Path]:
+        """Where marks of this ledger may lie: a folder with its own ledger keeps one too."""
+        assert self.path is not None
+        return [marks.in_registry(self._name), marks.in_folder(self.path.parent), *self._marked]
+
+    def _check_marks(self, known: Iterable[Mark | None]) -> None:
         digests, now = self._totals().digests, self._mark()
-        for place in places:
-            marks.check(place, now, digests)
+        for mark in known:
+            marks.check(mark, now, digests)
 
     def _note_marks(self) -> None:
         mark = self._mark()

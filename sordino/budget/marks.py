@@ -1,7 +1,7 @@
 """How far a ledger has come, noted outside of it: an older copy of the file must not regain what was spent since.
 
 A mark is kept in the user's registry (SORDINO_STATE, or the system's folder for the state of programs) and in folders
-that drew from the ledger. A ledger that is behind one of its marks is refused.
+that drew from the ledger. A ledger that is behind one of its marks is refused: nothing is spent from it, or stated.
 """
 
 import json
@@ -42,6 +42,11 @@ def in_registry(ledger: str) -> Path:
     return registry() / f"{ledger}.json"
 
 
+def in_folder(folder: Path) -> Path:
+    """Where a folder that draws from a ledger notes how far that one has come."""
+    return folder.resolve() / "private" / "ledger.mark.json"
+
+
 def note(place: Path, mark: Mark) -> None:
     """Keep a mark. What was charged is on the disk already, so that a mark which cannot be kept is only reported."""
     content = json.dumps(asdict(mark)).encode()
@@ -66,6 +71,9 @@ def noted(place: Path) -> Mark | None:
             raise TypeError("counts are whole numbers")
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as problem:  # of a folder that is another user's
+        _log.warning("%s cannot be read (%s): an older copy of the ledger would not be noticed", place, problem)
+        return None
     except (OSError, ValueError, TypeError, RecursionError):
         raise LedgerError(
             f"{place}, which says how far a ledger has come, is damaged: make sure that the ledger is not an old copy, "
@@ -74,12 +82,11 @@ def noted(place: Path) -> Mark | None:
     return mark
 
 
-def check(place: Path, now: Mark, digests: Sequence[str]) -> None:
-    """Refuse a ledger that is behind the mark kept there, or a copy that was spent from elsewhere meanwhile.
+def check(mark: Mark | None, now: Mark, digests: Sequence[str]) -> None:
+    """Refuse a ledger that is behind a mark, or a copy that was spent from elsewhere meanwhile.
 
     The digests are those of the ledger's first 0, 1, 2, … entries.
     """
-    mark = noted(place)
     if mark is None or mark.ledger != now.ledger:
         return
     newer = f"{mark.path} has had {mark.entries} entries with {mark.drawn} draws"

@@ -62,8 +62,13 @@ def ledger(
     from sordino.cli.table_ledger import ledger_elsewhere
     from sordino.training.description import ledger_statement
 
-    run = (ledger_elsewhere(run) if run.is_dir() else None) or run
-    statement = ledger_statement(run) if run.is_dir() else Ledger.open(run).statement()
+    elsewhere = ledger_elsewhere(run) if run.is_dir() else None
+    if run.is_dir() and elsewhere is None:
+        statement = ledger_statement(run)
+    else:
+        account = Ledger.open(elsewhere or run)
+        account.refuse_old_copy(None if elsewhere is None else run)
+        statement = account.statement()
     typer.echo(json.dumps(statement, ensure_ascii=False) if as_json else as_text(statement), nl=as_json)
 
 

@@ -111,8 +111,10 @@ class TableLedger:
 
     def _marked(self, ledger: "Ledger", folder: Path | None) -> None:
         """The folder notes how far the ledger has come that it draws from: an older copy of that one is refused."""
+        from sordino.budget import marks
+
         if folder is not None:
-            ledger.mark_in(folder.resolve() / "private" / "ledger.mark.json")
+            ledger.mark_in(marks.in_folder(folder))
 
     def _check_schema(self) -> None:
         from sordino.budget.ledger_file import LedgerError

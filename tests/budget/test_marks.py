@@ -45,6 +45,44 @@ def test_an_old_copy_is_refused_wherever_it_lies(ledger):
     assert len(Ledger.open(elsewhere).entries) == 1  # it can still be looked at
 
 
+def test_nothing_is_stated_of_an_old_copy(ledger):
+    stated = ledger.statement()["epsilon"]
+    old = copied(ledger)
+    ledger.spend(Gaussian(20.0), "counted")
+    with pytest.raises(LedgerError, match=r"old copy: it has 1 entries .* has had 2 entries .*newest copy"):
+        Ledger.open(old).statement()
+    assert ledger.statement()["epsilon"] > stated
+
+
+def test_a_statement_counts_what_others_have_spent_meanwhile(ledger):
+    """Which is not an old copy: the file is read again first."""
+    other = Ledger.open(ledger.path)
+    other.spend(Gaussian(20.0), "elsewhere")
+    assert ledger.statement() == other.statement()
+
+
+def test_the_folder_of_a_ledger_knows_how_far_it_was(ledger, tmp_path, monkeypatch):
+    ledger.mark_in(marks.in_folder(tmp_path))
+    old = ledger.path.read_bytes()
+    ledger.spend(Gaussian(20.0), "counted")
+    ledger.path.write_bytes(old)
+    monkeypatch.setenv("SORDINO_STATE", str(tmp_path / "another computer"))
+    again = Ledger.open(ledger.path)
+    for attempt in (again.statement, lambda: again.spend(Gaussian(20.0), "again")):
+        with pytest.raises(LedgerError, match="old copy"):
+            attempt()
+
+
+def test_marks_of_another_user_are_not_needed_to_read_a_ledger(ledger, tmp_path, monkeypatch, caplog):
+    def read_text(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    again = Ledger.open(ledger.path)
+    monkeypatch.setattr("pathlib.Path.read_text", read_text)
+    assert again.statement()["epsilon"] > 0
+    assert "an older copy of the ledger would not be noticed" in caplog.text
+
+
 def test_an_old_copy_of_a_run_that_has_drawn_more_is_refused(ledger):
     number = ledger.begin(PoissonGaussian(1e-3, 2.0), 10, "training")
     ledger.raise_count(number, 3)

@@ -11,7 +11,7 @@ import pytest
 
 from sordino import audit
 from sordino.audit import auditing
-from sordino.budget import Ledger
+from sordino.budget import Ledger, marks
 from sordino.data.samplers import PoissonSampler
 from sordino.training import Run
 from sordino.training.description import Description
@@ -108,6 +108,17 @@ def test_a_ledger_that_says_less_than_the_plan_costs_is_violated(
     outcome = sordino("audit", tmp_path / "run", *SURE)
     assert outcome.code == 1
     assert "ledger: FAILED, p=0 is below 2.9e-06 (" in outcome.out
+
+
+def test_an_old_copy_of_a_ledger_is_not_audited(
+    sordino: Callable[..., Any], finished_digits: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished_digits, tmp_path / "run")
+    mark = Ledger.open(tmp_path / "run" / "ledger.json")._mark()
+    marks.note(tmp_path / "run" / "private" / "ledger.mark.json", replace(mark, entries=mark.entries + 1))
+    outcome = sordino("audit", tmp_path / "run", *SURE)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert "is an old copy" in outcome.err
 
 
 def test_a_ledger_without_a_bound_promises_nothing_that_could_be_violated(

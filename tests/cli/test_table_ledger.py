@@ -401,3 +401,27 @@ def test_an_old_copy_of_a_ledger_does_not_regain_budget(
     with pytest.raises(LedgerError, match="is an old copy"):
         account.opened(files / "out")
     assert not Ledger.open(files / "one.json").entries
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("moved", [True, False])
+def test_nothing_is_stated_of_an_old_copy(
+    sordino: Callable[..., Any], files: Path, monkeypatch: pytest.MonkeyPatch, own: bool, moved: bool
+) -> None:
+    """The ledger of a folder or one elsewhere, here or where the user's registry knows nothing of it."""
+    path = files / "out" / "ledger.json" if own else files / "one.json"
+    elsewhere = () if own else ("--ledger", "one.json")
+    if not own:
+        Ledger(2.0, 1e-4, path=path)
+    assert sordino(*asked("select", "--out", "out", *elsewhere)).code == 0
+    assert sordino("ledger", "out").code == 0
+    old = path.read_bytes()
+    ledger = TableLedger("table.csv", 2.0, 1e-4, path, files / "out").opened(files / "out")
+    ledger.spend(Gaussian(400.0), "one more look")
+    path.write_bytes(old)
+    if moved:
+        monkeypatch.setenv("SORDINO_STATE", str(files / "another computer"))
+    for words in (("ledger", "out"), ("ledger", "out", "--json")):
+        refused = sordino(*words)
+        assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1), refused.err
+        assert "is an old copy" in refused.err
