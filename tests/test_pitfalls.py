@@ -157,7 +157,7 @@ def test_public_vs_private_metadata(tmp_path: Path) -> None:
         }
         facts = entry.event, entry.count, entry.what, entry.part
         shown.append((plan, facts, {key: content[key] for key in content if key != "entries"}, files))
-        assert not [path for path in run.private.rglob("*") if path.suffix == ".json"]  # key and draws are gone
+        assert [path.name for path in run.private.rglob("*.json")] == ["ledger.mark.json"]  # key and draws are gone
         assert {"model.safetensors", "ledger.json"} <= files.keys()
     assert shown[0][:2] == shown[1][:2]
     assert shown[0][2].keys() == shown[1][2].keys()
