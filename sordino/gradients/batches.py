@@ -1,5 +1,6 @@
 """Batches of tensors, tuples or dicts: the first dimension of every tensor is the examples'."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,8 +71,25 @@ def repeat(batch: Any, times: int) -> Any:
 def run(model: Callable[..., Any], x: Any) -> Any:
     """A tuple is a model's arguments, a dict its keyword arguments, anything else its one argument."""
     if isinstance(x, Mapping):
-        return model(**x)
+        try:
+            return model(**x)
+        except TypeError:
+            _check_keywords(model, x)
+            raise
     return model(*x) if isinstance(x, tuple) else model(x)
+
+
+def _check_keywords(model: Callable[..., Any], x: Mapping[str, Any]) -> None:
+    """Refuse inputs whose names are not those of the model's parameters."""
+    try:
+        inspect.signature(getattr(model, "forward", model)).bind(**x)
+    except TypeError as problem:
+        raise TypeError(
+            "a dict of inputs is passed to the model's forward as keyword arguments, which it does not take "
+            f"({problem}): name its parameters {', '.join(map(str, x))}, or give the inputs as a tuple"
+        ) from None
+    except ValueError:  # no signature is known
+        return
 
 
 def losses_of(model: nn.Module, loss: Loss, x: Any, y: Any, examples: int, views: int) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sordino.gradients import Automatic, ClippedGradients, PerLayer
+from sordino.gradients import Automatic, ClippedGradients, PerLayer, batches
 
 from .reference import Applied, cast, check, close, difference, gradients, length, squared_error
 
@@ -26,6 +26,32 @@ class TwoInputs(nn.Module):
 def of_dict(output: dict[str, Any], target: dict[str, Tensor] | tuple[Tensor, ...]) -> Tensor:
     wanted = target["a"] if isinstance(target, dict) else target[0]
     return squared_error(output["scores"][0] * output["scores"][1], wanted)
+
+
+class OneBatch(nn.Module):
+    """Takes all its inputs as one dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        found: Tensor = self.linear(batch["input_ids"])
+        return found
+
+
+def test_a_model_that_takes_a_dict_whole_is_refused_with_the_way_out() -> None:
+    clipped = ClippedGradients(OneBatch(), lambda output, target: (output[:, 0] - target) ** 2)
+    with pytest.raises(TypeError, match=r"keyword arguments, which it does not take .*name its parameters input_ids"):
+        clipped({"input_ids": torch.rand(4, 3)}, torch.rand(4))
+
+
+def test_an_error_within_a_model_that_takes_the_names_stays_what_it_is() -> None:
+    def model(input_ids: Tensor) -> None:
+        raise TypeError(f"of {input_ids.ndim} dimensions")
+
+    with pytest.raises(TypeError, match=r"^of 2 dimensions$"):
+        batches.run(model, {"input_ids": torch.rand(4, 3)})
 
 
 @pytest.mark.parametrize("as_dict", [True, False])
