@@ -151,6 +151,7 @@ def audit_run(folder: str | Path, *, runs: int = RUNS, confidence: float = 0.95)
     known = Description.read(run)
     Ledger.open(run.ledger).refuse_old_copy()  # before the audit, which takes a while
     chosen, delta = known.recipe, known.request.delta
+    _check_files(run, known.status)
     audit = _audit(known.plan, chosen, known.facts, delta, runs, confidence, Streams.fresh())
     audit = replace(audit, findings=(*audit.findings, _ledger_finding(run, audit.sound_epsilon)))
     if not known.request.canaries or known.status != "finished":
@@ -161,6 +162,13 @@ def audit_run(folder: str | Path, *, runs: int = RUNS, confidence: float = 0.95)
         return replace(audit, notes=(str(problem),))
     bound = one_run_lower_bound(scores, coins, delta, audit.side_confidence)
     return replace(audit, one_run_lower_bound=bound, canaries=len(coins))
+
+
+def _check_files(run: Run, status: str) -> None:
+    """Refuse a run whose own weights were altered, or are missing although it is finished."""
+    for path in (run.model, run.checkpoint, run.normalisation):
+        if path.exists() or (path == run.model and status == "finished"):
+            run.read_tensors(path)
 
 
 def _ledger_finding(run: Run, sound: float) -> Finding:

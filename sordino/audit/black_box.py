@@ -1,7 +1,9 @@
 """An audit of any training: many runs on two neighbouring datasets, and whether their outputs can be told apart."""
 
 import math
+import operator
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from scipy import stats
 
 from sordino.audit import statistics
 from sordino.audit.findings import Audit
-from sordino.audit.lower_bound import bound_from_hits, check_confidence, most_telling
+from sordino.audit.lower_bound import bound_from_hits, check_confidence, is_number, most_telling
 from sordino.audit.statistics import Array, Parts, Statistic
 from sordino.budget import Gaussian, cost
 from sordino.mechanisms.streams import Stream, Streams
@@ -22,6 +24,9 @@ _MOST_NUMBERS = 2**25
 """That are kept of all outputs: beyond it only the most telling numbers of each."""
 _MOST_COLUMNS = 4096
 _FEWEST_TO_SETTLE = 16
+_FAILURES = 3
+"""Runs on each dataset that may raise before one has ended."""
+_MOST_RUNS = 10**12
 _CAUTION = 2.5
 """Of forty statistics at a hundred thresholds one looks far better than it is, by chance."""
 
@@ -40,7 +45,8 @@ def audit(
     """Train `runs` times on each of two neighbouring datasets, and bound ε from below by how well outputs tell which.
 
     `train(records)` returns all that is released: a number, an array, a module, or dicts or lists of them. It must draw
-    its own fresh randomness in every call and leave the records as they are. A fifth of the runs fits statistics
+    its own fresh randomness in every call, and is given a fresh copy of the records. An exception that it raises counts
+    as an output: raising on one dataset alone is a disclosure. A fifth of the runs fits statistics
     (single numbers, norms, lengths, noise that is used twice, linear discriminants, boosted trees), a fifth chooses the
     most telling one and a threshold, and the others measure it: so the bound holds with its confidence whatever `train`
     is, if runs are independent of each other. The verdict is about the claim that training is (ε, δ)-DP; "consistent"
@@ -53,22 +59,39 @@ def audit(
     >>> audit(lambda x: x.sum() + noise.normal(), (zeros, neighbour), epsilon=0.1, delta=1e-5, runs=2000).verdict
     'violated'
     """
-    _check(neighbours, epsilon, delta, runs, confidence)
+    runs = _checked(neighbours, epsilon, delta, runs, confidence)
+    epsilon, delta = float(epsilon), float(delta)
+    trials = _Trials(train, neighbours)
     order = (Streams.fresh() if streams is None else streams).generator(Stream.SAMPLING)
     fitting, choosing = int(_FITTING * runs), int(_CHOOSING * runs)
     table = _Table()
     # The measuring runs come last: which numbers are kept may follow from all before them.
     for part in (fitting, choosing, runs - fitting - choosing):
         for arm in _shuffled(part, order):
-            table.add(train(neighbours[int(arm)]), arm)
+            table.add(trials.run(bool(arm)), bool(arm))
         table.settle()
+    with np.errstate(all="ignore"):  # a statistic that overflows tells nothing, and does no harm
+        return _measured(table, trials, epsilon, delta, runs, confidence, low_bits)
+
+
+def _measured(
+    table: "_Table",
+    trials: "_Trials",
+    epsilon: float,
+    delta: float,
+    runs: int,
+    confidence: float,
+    low_bits: bool,
+) -> Audit:
+    """Fit, choose and measure on the runs of the table."""
+    fitting, choosing = int(_FITTING * runs), int(_CHOOSING * runs)
     columns, summaries, arms = table.features()
     first, second = 2 * fitting, 2 * (fitting + choosing)
     rows = np.column_stack([columns, summaries])
     sizes = (int(arms[second:].sum()), int((~arms[second:]).sum()))
 
-    def attack(candidates: list[Statistic]) -> tuple[float, str, Array]:
-        """The bound by the most telling of these, its name and its scores of the measuring runs."""
+    def attack(candidates: list[Statistic]) -> tuple[float, bool, str, Array]:
+        """The bound by the most telling of these, whether it never errs, its name and scores of the measuring runs."""
         scored = []
         for name, statistic in candidates:
             scores = np.nan_to_num(statistic(rows[first:]))
@@ -76,20 +99,35 @@ def audit(
             telling = most_telling(seen[arm], seen[~arm], sizes, delta, confidence, _CAUTION)
             scored.append((telling, name, scores[second - first :]))
         telling, name, scores = max(scored, key=lambda item: item[0].promise)
-        return telling.bound(scores[arms[second:]], scores[~arms[second:]], delta, confidence), name, scores
+        present, absent = scores[arms[second:]], scores[~arms[second:]]
+        return telling.bound(present, absent, delta, confidence), telling.without_error(present, absent), name, scores
 
-    ordinary = statistics.fitted(columns[:first], summaries[:first], table.names, arms[:first])
-    by_bits = statistics.fitted_on_low_bits(columns[:first], arms[:first])
-    bound, name, scores = attack([*ordinary, *by_bits] if low_bits else ordinary)
+    labels = table.labels()
+    ordinary = statistics.fitted(columns[:first], summaries[:first], [*labels, *table.names], arms[:first])
+    by_bits = statistics.fitted_on_low_bits(columns[:first], labels, arms[:first])
+    bound, all_told, name, scores = attack([*ordinary, *by_bits] if low_bits else ordinary)
     present, absent = scores[arms[second:]], scores[~arms[second:]]
-    notes = list(table.notes)
-    if not low_bits and attack(by_bits)[0] > max(bound, epsilon):
+    notes = [*table.notes, *trials.notes()]
+    if not np.ptp(rows[arms], 0).any() and not np.ptp(rows[~arms], 0).any():
         notes.append(
-            f"the lowest bits of the output alone show ε ≥ {attack(by_bits)[0]:.3g}: its noise is drawn in floating "
+            "the output never changes from run to run: train draws no noise, or from a generator that is part of the "
+            "records, of which each run is given a fresh copy"
+        )
+    bound_by_bits = 0.0 if low_bits or not by_bits else attack(by_bits)[0]
+    if bound_by_bits > max(bound, epsilon):
+        notes.append(
+            f"the lowest bits of the output alone show ε ≥ {bound_by_bits:.3g}: its noise is drawn in floating "
             "point; low_bits=True makes the verdict count them"
         )
     most = largest_bound(sizes, delta, confidence)
-    if most <= epsilon:
+    if all_told and 0 < bound <= epsilon:
+        needed = _runs_to_refute(epsilon * max(1.0, most / bound), delta, confidence)
+        many = f"about {needed:,}" if needed else f"more than {_MOST_RUNS:,}"
+        notes.append(
+            f"every run was told apart, of which {runs:,} runs show no more than ε ≥ {bound:.3g}: {many} runs on each "
+            f"dataset would refute ε={epsilon:g}"
+        )
+    elif most <= epsilon:
         notes.append(f"{runs:,} runs cannot show more than ε ≥ {most:.3g}: this audit cannot refute ε={epsilon:g}")
     return Audit(
         lower_bound=bound,
@@ -110,6 +148,18 @@ def largest_bound(sizes: tuple[int, int], delta: float, confidence: float) -> fl
     return bound_from_hits((with_canary, with_canary), (0, without), delta, 1 - confidence, (0.0, 1.0))
 
 
+def _runs_to_refute(epsilon: float, delta: float, confidence: float) -> int | None:
+    """On each dataset, to two digits, if all are told apart; None if it would be far too many."""
+    runs = float(_FEWEST_RUNS)
+    while runs <= _MOST_RUNS:
+        measuring = int(runs) - int(_FITTING * runs) - int(_CHOOSING * runs)
+        if largest_bound((measuring, measuring), delta, confidence) > epsilon:
+            unit: int = 10 ** (len(str(int(runs))) - 2)
+            return -(-int(runs) // unit) * unit
+        runs *= 1.05
+    return None
+
+
 def _if_gaussian(present: Array, absent: Array, delta: float, confidence: float) -> float:
     """What ε would be at least if scores were normal in both arms with one variance, at a threshold between them.
 
@@ -127,21 +177,67 @@ def _if_gaussian(present: Array, absent: Array, delta: float, confidence: float)
     return cost(Gaussian(1 / mu), delta).epsilon if 1e-6 < mu < math.inf else 0.0
 
 
-def _check(neighbours: tuple[Any, Any], epsilon: float, delta: float, runs: int, confidence: float) -> None:
+def _checked(neighbours: tuple[Any, Any], epsilon: float, delta: float, runs: int, confidence: float) -> int:
+    """The number of runs, as an integer of Python."""
     check_confidence(confidence)
     if not isinstance(neighbours, tuple | list) or len(neighbours) != 2:
         raise ValueError("neighbours must be two datasets, one with the record in question and one without")
-    if not 0 <= epsilon < math.inf:
+    if not is_number(epsilon) or not 0 <= epsilon < math.inf:
         raise ValueError(f"epsilon must be a finite number from 0 on, not {epsilon!r}")
-    if not 0 <= delta < 1:
+    if not is_number(delta) or not 0 <= delta < 1:
         raise ValueError(f"delta must lie in [0, 1), not {delta!r}")
-    if type(runs) is not int or runs < _FEWEST_RUNS:
+    try:
+        whole = operator.index(runs)
+    except TypeError:
+        raise ValueError(f"runs must be an integer, not {runs!r}") from None
+    if whole < _FEWEST_RUNS:
         raise ValueError(f"an audit needs at least {_FEWEST_RUNS} runs on each dataset, not {runs!r}")
+    return whole
 
 
 def _shuffled(runs: int, order: np.random.Generator) -> Iterator[np.bool_]:
     """So many of each arm in random order: whatever changes with time must not look like a difference of the arms."""
     yield from order.permutation(np.repeat([True, False], runs))
+
+
+class _Trials:
+    """Runs of `train`, each on a fresh copy of its dataset: one that changes its records must not spoil the next."""
+
+    def __init__(self, train: Callable[[Any], Any], neighbours: tuple[Any, Any]) -> None:
+        self._train, self._neighbours = train, neighbours
+        self._ended, self._raised = [0, 0], [0, 0]
+        self._first: Exception | None = None
+        try:
+            deepcopy(tuple(neighbours))
+            self._copied = True
+        except Exception:  # whatever a class of somebody else's raises
+            self._copied = False
+
+    def run(self, arm: bool) -> Parts:
+        records = self._neighbours[arm]
+        records = deepcopy(records) if self._copied else records
+        try:
+            output = self._train(records)
+        except Exception as problem:
+            self._raised[arm] += 1
+            self._first = problem if self._first is None else self._first
+            if min(self._raised) >= _FAILURES and not any(self._ended):
+                problem.add_note(f"train has raised in all of its first {sum(self._raised)} runs, on both datasets")
+                raise
+            return statistics.parts_of_error(problem)
+        self._ended[arm] += 1
+        return statistics.parts_of(output)
+
+    def notes(self) -> Iterator[str]:
+        if not self._copied:
+            yield "the datasets cannot be copied: the verdict is right only if train leaves them as they are"
+        if self._first is not None:
+            runs = sum(self._raised + self._ended) // 2
+            words = [type(self._first).__name__, *str(self._first).splitlines()[:1]]
+            yield (
+                f"of {runs:,} runs on each dataset train raised in {self._raised[0]:,} on the first and in "
+                f"{self._raised[1]:,} on the second ({': '.join(words)}): to raise on one alone is itself a disclosure"
+            )
 
 
 class _Table:
@@ -157,9 +253,8 @@ class _Table:
         self.names: list[str] = []
         self.notes: tuple[str, ...] = ()
 
-    def add(self, output: Any, arm: np.bool_) -> None:
-        parts = statistics.parts_of(output)
-        self._arms.append(bool(arm))
+    def add(self, parts: Parts, arm: bool) -> None:
+        self._arms.append(arm)
         self._summaries.append(statistics.summary(parts))
         if self._kept is not None:
             self._rows.append(self._row(parts))
@@ -179,6 +274,8 @@ class _Table:
             for name, values in parts.items():
                 longest[name] = max(len(values), longest.get(name, 0))
         self._widths, total = longest, sum(longest.values())
+        if total == 0 and all(summary == self._summaries[0] for summary in self._summaries):
+            raise ValueError("train returned no numbers in any run: it must return all that is released")
         self._kept = np.arange(total)
         rows = np.stack([self._row(parts) for parts in self._parts])
         if total > _MOST_COLUMNS:
@@ -188,11 +285,19 @@ class _Table:
             self.notes = (f"outputs are compared by {looked}, and by norms and lengths of all",)
         self._rows, self._parts = list(rows), []
 
+    def labels(self) -> list[str]:
+        """What each kept number is: its part of the output, and its place there."""
+        assert self._widths is not None
+        assert self._kept is not None
+        parts, starts = list(self._widths), np.cumsum([0, *self._widths.values()])
+        of = np.searchsorted(starts, self._kept, side="right") - 1
+        return [f"{parts[part]}[{place - starts[part]}]" for part, place in zip(of, self._kept, strict=True)]
+
     def features(self) -> tuple[Array, Array, NDArray[np.bool_]]:
         """Of all runs: numbers, summaries and which arm it was."""
         columns = np.stack(self._rows)
         summaries = np.array([[summary.get(name, 0.0) for name in self.names] for summary in self._summaries])
-        return columns, np.nan_to_num(summaries), np.array(self._arms)
+        return columns, statistics.tame(summaries), np.array(self._arms)
 
     def _row(self, parts: Parts) -> Array:
         """Each part filled up with zeros to the longest of the runs that settled; then what is kept of all."""
@@ -204,4 +309,4 @@ class _Table:
             values = parts.get(name, np.empty(0))[:width]
             row[start : start + len(values)] = values
             start += width
-        return np.asarray(np.nan_to_num(row)[self._kept])
+        return statistics.tame(row[self._kept])

@@ -81,13 +81,10 @@ def driven(plan: Plan, trainee: Trainee, see: See, streams: Streams, rate: float
     paid = [(entry.reserved, entry.count) for entry in entries] == [(plan.event, plan.steps)]
     kept = "are" if same else "are not"
     held = "holds" if paid else "does not hold"
-    return Driven(
-        ends[0],
-        (
-            Finding("weights", float(same), f"the weights in the folder {kept} what the noisy gradients lead to"),
-            Finding("charge", float(paid), f"the ledger in the folder {held} the plan's {plan.steps:,} steps, once"),
-        ),
-    )
+    weights_seen = f"the weights in the audit's own folder {kept} what the noisy gradients lead to"
+    charge_seen = f"the ledger in the audit's own folder {held} the plan's {plan.steps:,} steps, once"
+    findings = Finding("weights", float(same), weights_seen), Finding("charge", float(paid), charge_seen)
+    return Driven(ends[0], findings)
 
 
 def keys_differ(plan: Plan, trainee: Trainee) -> Finding:

@@ -97,11 +97,14 @@ class Audit:
     def report(self) -> str:
         """What `sordino audit` prints."""
         sure = f"{100 * self.confidence:g} %"
-        lines = [
-            f"lower bound   ε ≥ {self.lower_bound:.3f} with {sure} confidence, from {self.runs:,} trials",
-            f"sound         ε = {printed(self.sound_epsilon)} at δ={self.delta:g}",
-            f"claimed       ε = {printed(self.claimed_epsilon)}",
-        ]
+        sound, claimed = (f"ε = {printed(epsilon)}" for epsilon in (self.sound_epsilon, self.claimed_epsilon))
+        lines = [f"lower bound   ε ≥ {self.lower_bound:.3f} with {sure} confidence, from {self.runs:,} trials"]
+        verdicts = [f"verdict       claimed ε: {self.verdict}"]
+        if self.statistic is not None:  # of any training nothing is known but the claim
+            lines.append(f"claimed       {claimed} at δ={self.delta:g}")
+        else:
+            lines += [f"sound         {sound} at δ={self.delta:g}", f"claimed       {claimed}"]
+            verdicts.insert(0, f"verdict       sound ε: {self.sound_verdict}")
         if self.last_weights_at_least is not None:
             lines.append(f"last weights  ε ≥ {self.last_weights_at_least:.4g} for some record, by calculation")
         if self.one_run_lower_bound is not None:
@@ -109,7 +112,7 @@ class Audit:
             bound = f"ε ≥ {self.one_run_lower_bound:.3f} with {surer} confidence, from {self.canaries:,} canaries"
             lines.append(f"this training {bound}")
         if self.statistic is not None:
-            lines.append(f"told apart by  {self.statistic}")
+            lines.append(f"told apart by {self.statistic}")
         if self.epsilon_if_gaussian is not None:
             lines.append(f"if normal     ε ≥ {self.epsilon_if_gaussian:.3f}: an assumption, on which no verdict rests")
         for part in self.parts:
@@ -120,9 +123,7 @@ class Audit:
             missed = f"FAILED, p={finding.p_value:.2g} is below {self.test_level:.2g}"
             lines.append(f"  {finding.name}: {missed if finding in failed else 'passed'} ({finding.seen})")
         lines += [f"  note: {note}" for note in self.notes]
-        return "\n".join(
-            [*lines, f"verdict       sound ε: {self.sound_verdict}", f"verdict       claimed ε: {self.verdict}"]
-        )
+        return "\n".join([*lines, *verdicts])
 
     def to_json(self) -> dict[str, Any]:
         failed = self.failed()

@@ -6,6 +6,7 @@ on. The others count hits, and the two shares are bounded together (`bound_from_
 """
 
 import math
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -44,11 +45,19 @@ class Outputs(NamedTuple):
 
     def bound(self, present: Scores, absent: Scores, delta: float, confidence: float) -> float:
         """A lower bound on ε from scores of trials that had no part in choosing this set."""
+        hits, false_hits = self._hits(present, absent)
+        return bound_from_hits(hits, false_hits, delta, 1 - confidence, (self.error, self.false_error))
+
+    def without_error(self, present: Scores, absent: Scores) -> bool:
+        """Whether all trials of one arm are in it, and none of the other."""
+        (hits, trials), (false_hits, _) = self._hits(present, absent)
+        return hits == trials and false_hits == 0
+
+    def _hits(self, present: Scores, absent: Scores) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Hits and trials of the arm that is in it more often, then of the other one."""
         inside = [int(np.count_nonzero(self._inside(scores))) for scores in (present, absent)]
         hits, false_hits = ((inside[0], len(present)), (inside[1], len(absent)))
-        if not self.above:
-            hits, false_hits = false_hits, hits
-        return bound_from_hits(hits, false_hits, delta, 1 - confidence, (self.error, self.false_error))
+        return (hits, false_hits) if self.above else (false_hits, hits)
 
     def _inside(self, scores: Scores) -> NDArray[np.bool_]:
         return np.asarray(scores >= self.threshold if self.above else scores <= self.threshold)
@@ -158,6 +167,10 @@ def _highest_share(hits: int, trials: int, scores: NDArray[np.float64]) -> NDArr
     return np.asarray(stats.beta.isf(stats.norm.sf(scores), hits + 1, trials - hits))
 
 
+def is_number(value: object) -> bool:
+    return isinstance(value, Real)
+
+
 def check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
+    if not is_number(confidence) or not 0 < confidence < 1:
         raise ValueError(f"a confidence lies strictly between 0 and 1, not {confidence!r}")

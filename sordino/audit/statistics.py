@@ -4,6 +4,8 @@ Nothing here needs to be right for a bound to hold: statistics are fitted on som
 decides what is found.
 """
 
+import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +32,13 @@ _COLUMNS = (4, 16, 64, 256, 1024)
 _FULL = 512
 """Columns whose covariance is looked at."""
 _TREES = 48
+_LIMB = 52
+"""Bits of a large integer that are one number: floats hold no more than 53 of them exactly."""
+_LARGE = 2**53
+_KINDS = "biufcmM"
+"""Of NumPy's types, those of numbers and times."""
+_TAME = 1e100
+"""Beyond it numbers grow by their logarithm, so that their squares stay finite."""
 
 
 def parts_of(output: Any) -> Parts:
@@ -37,6 +46,19 @@ def parts_of(output: Any) -> Parts:
     found: Parts = {}
     _collect(output, "", found)
     return found
+
+
+def parts_of_error(problem: Exception) -> Parts:
+    """A training that raises releases that it did, and its message."""
+    kind = type(problem).__name__
+    return {f"raised {kind}": np.ones(1), f"message of {kind}": np.array([float(zlib.crc32(str(problem).encode()))])}
+
+
+def tame(values: Array) -> Array:
+    """In the same order, but finite and not so large that sums of squares overflow; what is no number becomes 0."""
+    finite = np.nan_to_num(values)
+    size = np.abs(finite)
+    return np.where(size > _TAME, np.sign(finite) * _TAME * (1 + np.log(np.maximum(size, _TAME) / _TAME)), finite)
 
 
 def _collect(output: Any, name: str, found: Parts) -> None:
@@ -52,32 +74,74 @@ def _collect(output: Any, name: str, found: Parts) -> None:
     elif output is None:
         found[name or "output"] = np.empty(0)
     else:
-        found[name or "output"] = _as_numbers(output)
+        name = name or "output"
+        values = _flat(output)
+        found[name] = _as_floats(values)
+        for place, limb in enumerate(_limbs(values)):
+            found[f"{name}, bits from {place * _LIMB} on"] = limb
 
 
 def _numbers(output: Sequence[Any]) -> bool:
     return all(isinstance(value, int | float | complex | np.number) for value in output)
 
 
-def _as_numbers(output: Any) -> Array:
+def _flat(output: Any) -> NDArray[Any]:
+    """Numbers in one row, as they came: large integers are not rounded yet."""
     if hasattr(output, "detach"):
-        output = output.detach().cpu()
+        output = output.detach().cpu().to_dense()
         output = output.double() if output.is_floating_point() else output
+    elif hasattr(output, "toarray"):  # SciPy's sparse ones
+        output = output.toarray()
+    large = isinstance(output, Sequence) and any(_is_large(value) for value in output)
     try:
-        values = np.asarray(output).ravel()
+        values = np.asarray(output, dtype=object if large else None).ravel()
+        if values.dtype == object:  # numbers of Python, or no numbers at all
+            return np.array([int(value) if _whole(value) else float(value) for value in values], dtype=object)
+        if values.dtype.kind not in _KINDS:
+            raise TypeError
         if np.iscomplexobj(values):
             values = np.concatenate([values.real, values.imag])
-        return values.astype(np.float64)
+        return values
     except (TypeError, ValueError):
         raise TypeError(
             f"train must return numbers, arrays, tensors, or dicts or lists of them, not {type(output).__name__}"
         ) from None
 
 
+def _is_large(value: Any) -> bool:
+    return _whole(value) and abs(int(value)) >= _LARGE
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer)
+
+
+def _as_floats(values: NDArray[Any]) -> Array:
+    if values.dtype != object:
+        with np.errstate(over="ignore"):  # of more than double precision
+            return values.astype(np.float64)
+    most = int(sys.float_info.max)
+    return np.array([float(min(max(value, -most), most) if _is_large(value) else value) for value in values])
+
+
+def _limbs(values: NDArray[Any]) -> list[Array]:
+    """Integers that a float would round, as exact numbers of 52 bits each, the lowest first; nothing of others."""
+    if values.dtype == object:
+        values = np.array([value if isinstance(value, int) else 0 for value in values], dtype=object)
+    elif not np.issubdtype(values.dtype, np.integer):
+        return []
+    found: list[Array] = []
+    if np.any((values >= _LARGE) | (values <= -_LARGE)):
+        while np.any((values != 0) & (values != -1)):
+            found.append((values & (2**_LIMB - 1)).astype(np.float64))
+            values = values >> _LIMB
+    return found
+
+
 def summary(parts: Parts) -> dict[str, float]:
     """What is telling of an output whatever its size: lengths, norms, values that repeat or are missing."""
     everything = np.concatenate([*parts.values(), np.empty(0)])
-    finite = everything[np.isfinite(everything)]
+    finite = tame(everything[np.isfinite(everything)])
     found = {
         "number of parts": float(len(parts)),
         "length": float(len(everything)),
@@ -89,12 +153,12 @@ def summary(parts: Parts) -> dict[str, float]:
     named = list(parts.items())[:_NAMED]
     for name, values in named:
         found[f"length of {name}"] = float(len(values))
-        found |= _moments(name, values[np.isfinite(values)])
+        found |= _moments(name, tame(values[np.isfinite(values)]))
     for place, (name, values) in enumerate(named[:_ALIKE]):
         for other, others in named[place + 1 : _ALIKE]:
             if values.shape == others.shape and np.isfinite(values).all() and np.isfinite(others).all():
-                found[f"product of {name} and {other}"] = float(values @ others)
-                found[f"distance of {name} and {other}"] = float(np.linalg.norm(values - others))
+                found[f"product of {name} and {other}"] = float(tame(values) @ tame(others))
+                found[f"distance of {name} and {other}"] = float(np.linalg.norm(tame(values) - tame(others)))
     return found
 
 
@@ -122,11 +186,13 @@ def telling_columns(values: Array, arms: NDArray[np.bool_], most: int) -> NDArra
     return np.argsort(-np.abs(_separation(values, arms)), kind="stable")[:most]
 
 
-def fitted(columns: Array, summaries: Array, names: list[str], arms: NDArray[np.bool_]) -> list[Statistic]:
-    """Statistics of rows that hold an output's numbers and then its summaries; a score grows with the second arm."""
+def fitted(columns: Array, summaries: Array, labels: list[str], arms: NDArray[np.bool_]) -> list[Statistic]:
+    """Statistics of rows that hold an output's numbers and then its summaries; a score grows with the second arm.
+
+    Labels are what the columns and then the summaries are called.
+    """
     width = columns.shape[1]
     features = np.column_stack([columns, summaries])
-    labels = [f"number {place}" for place in range(width)] + names
     found: list[Statistic] = []
     order = telling_columns(columns, arms, _COLUMNS[-1])
     single = telling_columns(features, arms, _SINGLE)
@@ -137,22 +203,24 @@ def fitted(columns: Array, summaries: Array, names: list[str], arms: NDArray[np.
         if len(order) > least:
             found += _along_means(features, order[:more], arms)
     for place, other in _used_twice(columns, order[:_PAIRS], arms):
-        found.append(_residual(features, place, other, arms))
+        found.append(_residual(features, place, other, labels, arms))
     for ridge in _RIDGES:
         found.append(_discriminant(features, order[:_FULL], arms, ridge))
     found.append(_trees(features, np.unique([*order[:_TREES], *single, *range(width, features.shape[1])]), arms))
     return found
 
 
-def fitted_on_low_bits(columns: Array, arms: NDArray[np.bool_]) -> list[Statistic]:
+def fitted_on_low_bits(columns: Array, labels: list[str], arms: NDArray[np.bool_]) -> list[Statistic]:
     """Statistics of the lowest bits of an output's first numbers, which noise in floating point leaves unevenly."""
 
     def each(rows: Array) -> Array:
         return lowest_bits(rows[:, : min(_BITS, columns.shape[1])])
 
+    if not columns.shape[1]:
+        return []
     bits = each(columns)
     single = [(int(place), _separation(bits[:, [place]], arms)[0]) for place in telling_columns(bits, arms, _SINGLE)]
-    found = [(f"lowest bit of number {place}", _low_bit(place, np.sign(by) or 1.0)) for place, by in single]
+    found = [(f"lowest bit of {labels[place]}", _low_bit(place, np.sign(by) or 1.0)) for place, by in single]
     _, trees = _trees(bits, np.arange(bits.shape[1]), arms)
     return [*found, (f"boosted trees on the lowest bits of {bits.shape[1]} numbers", lambda rows: trees(each(rows)))]
 
@@ -205,13 +273,13 @@ def _used_twice(columns: Array, some: NDArray[np.int64], arms: NDArray[np.bool_]
     return [(int(some[left]), int(some[right])) for left, right in alike[:_SINGLE]]
 
 
-def _residual(features: Array, place: int, other: int, arms: NDArray[np.bool_]) -> Statistic:
+def _residual(features: Array, place: int, other: int, labels: list[str], arms: NDArray[np.bool_]) -> Statistic:
     pair = features[:, [place, other]].copy()
     for arm in (arms, ~arms):
         pair[arm] -= pair[arm].mean(0)
     factor = float(pair[:, 0] @ pair[:, 1] / (pair[:, 1] @ pair[:, 1]))
     sign = np.sign(_separation((features[:, place] - factor * features[:, other])[:, None], arms)[0]) or 1.0
-    name = f"number {place} less {factor:.4g} times number {other}, whose noise is the same"
+    name = f"{labels[place]} less {factor:.4g} times {labels[other]}, whose noise is the same"
     return name, lambda rows: np.asarray(sign * (rows[:, place] - factor * rows[:, other]))
 
 

@@ -1,5 +1,6 @@
 """An audit of any training: right on a correct mechanism and on broken ones, whatever form the output has."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 
 import sordino
 from sordino.audit import Audit, black_box, statistics
@@ -115,6 +117,7 @@ def test_only_one_record_in_many_numbers_is_seen() -> None:
     found = sordino.audit(train, neighbours=(RECORDS, FAR), epsilon=1, delta=DELTA, runs=120)
     assert found.verdict == "violated"
     assert "4,096 of 5,000" in found.notes[0]
+    assert found.statistic == "output[1234]"
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +169,129 @@ def test_too_few_runs_for_the_claim_are_said() -> None:
     assert not any("cannot" in note for note in audited(right, runs=1000).notes)
 
 
+def test_every_run_has_records_of_its_own() -> None:
+    """One that adds its noise in place does nothing wrong, and earlier runs must not be seen in later ones."""
+    records = [NEAR.copy(), FAR.copy()]
+
+    def in_place(rows: np.ndarray) -> np.ndarray:
+        rows[:] = clipped(rows)
+        rows += 5 * SIGMA * NOISE.normal(size=rows.shape) / np.sqrt(len(rows))
+        return rows.sum(0)
+
+    assert audited(in_place, neighbours=tuple(records), runs=300).lower_bound < EPSILON
+    assert np.array_equal(records[0], NEAR)
+    assert np.array_equal(records[1], FAR)
+    found = audited(lambda rows: NOISE.normal(), neighbours=((row for row in NEAR), FAR), runs=100)
+    assert "cannot be copied" in found.notes[0]
+    found = audited(lambda rows: rows[1].normal(), neighbours=[(rows, np.random.default_rng()) for rows in records])
+    assert "never changes from run to run" in found.notes[-1]
+
+
+def test_raising_on_one_dataset_is_a_disclosure() -> None:
+    def train(records: np.ndarray) -> np.ndarray:
+        if np.abs(records).max() > 10:
+            raise ValueError("a record is too large\nfor this model")
+        return right(records)
+
+    found = audited(train, runs=150)
+    assert found.verdict == "violated"
+    assert found.notes[0] == (
+        "of 150 runs on each dataset train raised in 0 on the first and in 150 on the second (ValueError: a record is "
+        "too large): to raise on one alone is itself a disclosure"
+    )
+
+
+def test_what_an_error_says_is_an_output() -> None:
+    calls = 0
+
+    def train(records: np.ndarray) -> float:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise ValueError(f"{np.abs(records).max()} is too large")
+        return 0.0
+
+    assert audited(train, runs=150).verdict == "violated"
+
+
+def test_a_training_that_only_raises_raises() -> None:
+    calls = 0
+
+    def train(records: np.ndarray) -> None:
+        nonlocal calls
+        calls += 1
+        raise KeyError("typo")
+
+    with pytest.raises(KeyError, match="typo") as caught:
+        audited(train)
+    assert f"in all of its first {calls} runs, on both datasets" in caught.value.__notes__[0]
+    assert calls < 100
+
+
+def test_the_statistic_names_part_and_place() -> None:
+    def train(records: np.ndarray) -> dict[str, Any]:
+        return {"a": NOISE.normal(size=3000), "b": np.append(NOISE.normal(size=1500), len(records))}
+
+    found = audited(train, neighbours=(RECORDS, FAR), runs=120)
+    assert found.statistic == "b[1500]"
+    table = black_box._Table()
+    for arm in (True, False):
+        table.add({"a": np.zeros(2), "b": np.ones(1)}, arm)
+    table.settle()
+    assert table.labels() == ["a[0]", "a[1]", "b[0]"]
+    rows, arms = NOISE.normal(size=(40, 3)), np.arange(40) % 2 == 0
+    rows[:, 2] = arms + 2 * rows[:, 0]
+    names = [name for name, _ in statistics.fitted(rows, np.empty((40, 0)), ["x[7]", "y[0]", "z[3]"], arms)]
+    assert "z[3] less 2 times x[7], whose noise is the same" in names or any("times z[3]" in name for name in names)
+    assert "lowest bit of z[3]" in dict(statistics.fitted_on_low_bits(rows, ["x[7]", "y[0]", "z[3]"], arms))
+
+
+def test_where_every_run_was_told_apart_it_is_said() -> None:
+    found = audited(exact_count, epsilon=6.0, runs=200)
+    assert found.verdict == "consistent"
+    (note,) = [note for note in found.notes if "told apart" in note]
+    needed = int(note.split("about ")[1].split(" runs")[0].replace(",", ""))
+    assert audited(exact_count, epsilon=6.0, runs=needed).verdict == "violated"
+    assert "more than 1,000,000,000,000 runs" in audited(exact_count, epsilon=1e3, runs=100).notes[-1]
+
+
+def test_a_report_names_the_claim_once() -> None:
+    lines = audited(right, epsilon=1.5, runs=150).report().splitlines()
+    assert [line for line in lines if line.startswith(("sound", "verdict       sound"))] == []
+    assert "claimed       ε = 1.5 at δ=0.01" in lines
+    assert all(len(line) > 14 and line[13] == " " != line[14] for line in lines if not line.startswith("  "))
+
+
+@pytest.mark.parametrize("nothing", [{}, [], None, {"a": []}, np.empty(0)])
+def test_an_output_without_numbers_is_refused(nothing: Any) -> None:
+    with pytest.raises(ValueError, match="returned no numbers in any run"):
+        audited(lambda records: nothing, runs=100)
+    found = audited(lambda records: nothing if len(records) > 20 else 1.0, neighbours=(RECORDS, FAR), runs=150)
+    assert found.verdict == "violated"
+
+
+@pytest.mark.parametrize(
+    "base", [2**60, -(2**60), 2**63, 10**400, np.int64(2**62), np.array([2**60, 2**61])], ids=lambda base: str(base)[:9]
+)
+def test_large_integers_are_not_rounded(base: Any) -> None:
+    found = audited(lambda records: base + len(records), neighbours=(RECORDS, FAR), runs=150)
+    assert found.verdict == "violated"
+    found = audited(lambda records: [base, 0.5, len(records)][:2] if np.ndim(base) == 0 else base, runs=100)
+    assert found.lower_bound == 0
+
+
+def test_outputs_that_are_not_finite_or_huge_make_no_warnings() -> None:
+    for huge in (np.inf, 1e308, np.nan):
+        found = audited(lambda records, huge=huge: np.append(right(records), [huge, -huge]), epsilon=2, runs=150)
+        assert found.verdict == "consistent"
+        arms = {20: np.zeros(2), 21: np.full(2, huge)}
+        found = audited(lambda records, arms=arms: arms[len(records)], neighbours=(RECORDS, FAR), runs=150)
+        assert found.verdict == "violated"
+    for arms in ({20: 1e200, 21: 1e201}, {20: -np.inf, 21: np.inf}):
+        found = audited(lambda records, arms=arms: arms[len(records)], neighbours=(RECORDS, FAR), runs=150)
+        assert found.verdict == "violated"
+
+
 def test_outputs_of_any_form() -> None:
     output = {"a": torch.ones(2, 3), "b": [1, 2.5], "c": (np.ones(2), {"d": True}), "e": None, "f": 1 + 2j}
     parts = statistics.parts_of(output)
@@ -174,6 +300,8 @@ def test_outputs_of_any_form() -> None:
     }
     assert statistics.parts_of(torch.nn.Linear(2, 1)).keys() == {"weight", "bias"}
     assert statistics.parts_of(torch.ones(3, dtype=torch.bfloat16))["output"].tolist() == [1, 1, 1]
+    assert statistics.parts_of(torch.eye(2).to_sparse())["output"].tolist() == [1, 0, 0, 1]
+    assert statistics.parts_of(sparse.csr_array(np.eye(2)))["output"].tolist() == [1, 0, 0, 1]
     with pytest.raises(TypeError, match="not str"):
         statistics.parts_of({"a": "word"})
     not_finite = statistics.summary({"a": np.array([np.nan, np.inf, 0.0, 1.0])})
@@ -185,6 +313,11 @@ def test_outputs_of_any_form() -> None:
     ("ways", "words"),
     [
         ({"runs": 10}, "at least 100 runs"),
+        ({"runs": 200.0}, "runs must be an integer, not 200.0"),
+        ({"runs": "200"}, "runs must be an integer"),
+        ({"epsilon": "1"}, "epsilon must be a finite number"),
+        ({"delta": None}, "delta must lie"),
+        ({"confidence": "0.95"}, "confidence"),
         ({"neighbours": (1, 2, 3)}, "two datasets"),
         ({"epsilon": -1.0}, "epsilon"),
         ({"delta": 1.0}, "delta"),
@@ -194,6 +327,11 @@ def test_outputs_of_any_form() -> None:
 def test_bad_input_is_said(ways: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         audited(right, **ways)
+
+
+def test_numbers_of_numpy_are_arguments_too() -> None:
+    found = audited(right, runs=np.int64(100), epsilon=np.float32(0.5), delta=np.float64(0.01))
+    assert json.loads(json.dumps(found.to_json()))["runs"] == 200
 
 
 def test_delta_and_epsilon_have_no_default() -> None:

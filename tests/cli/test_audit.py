@@ -31,6 +31,30 @@ def test_a_run_is_audited_under_its_own_plan(sordino: Callable[..., Any], finish
         *("weights", "charge", "sampler", "noise", "keys", "sensitivity", "ledger")
     }
     assert found["one_run_lower_bound"] is None
+    assert sum("in the audit's own folder" in finding["seen"] for finding in found["findings"]) == 2
+
+
+def test_a_run_whose_own_weights_were_altered_is_refused(
+    sordino: Callable[..., Any], finished_digits: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished_digits, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    content = bytearray(run.model.read_bytes())
+    content[-1] ^= 1
+    run.model.write_bytes(content)
+    outcome = sordino("audit", run.folder, *SURE)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "model.safetensors is damaged" in outcome.err
+    shutil.copy(run.model, run.checkpoint)
+    shutil.copy(finished_digits / "model.safetensors", run.model)
+    outcome = sordino("audit", run.folder, *SURE)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "checkpoint.safetensors is damaged" in outcome.err
+    run.model.unlink()
+    run.checkpoint.unlink()
+    outcome = sordino("audit", run.folder, *SURE)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "model.safetensors is missing" in outcome.err
 
 
 def test_a_run_with_canaries_says_so_and_is_audited_by_them(
