@@ -91,7 +91,7 @@ def test_generators_that_are_held_never_share_a_counter() -> None:
     for step in range(20):
         assert given(step).integers(2**60) == anew(step).integers(2**60)
         given(step).integers(9, dtype=np.uint32)
-    assert np.array_equal(only_bits.random_raw(3), anew(7).bit_generator.random_raw(3))  # type: ignore[attr-defined]
+    assert np.array_equal(only_bits.random_raw(3), anew(7).bit_generator.random_raw(3))
     assert np.array_equal(other.normal(size=3), anew(8).normal(size=3))
     assert len({id(one.bit_generator) for one in [*held, other]} | {id(only_bits)}) == 7
 

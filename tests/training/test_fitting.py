@@ -536,7 +536,7 @@ def test_an_exact_plan_refuses_single_precision_before_it_charges_and_resumes_in
 
     trainee = ModuleTrainee(lambda: nn.Linear(vectors.shape[1], 3).double(), in_single, vectors.astype(float), labels)
     for narrow in (trainee, WithCanaries(trainee, Canaries(4, "00" * 16))):
-        for_it = replace(plan, sampler=replace(plan.sampler, n=len(narrow.data()[0])))  # type: ignore[attr-defined, type-var]
+        for_it = replace(plan, sampler=replace(plan.sampler, n=len(narrow.data()[0])))  # type: ignore[type-var]
         with pytest.raises(ValueError, match="in the model or its loss `float` gives float32"):
             fit(run, for_it, narrow, OPTIMISER, ledger)
     assert ledger.entries == ()
