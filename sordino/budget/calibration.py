@@ -1,5 +1,8 @@
 """Solve for the one of noise multiplier, steps and ε that is not given; never above the target, at most 0.1 % below.
 
+Where the price of the noise jumps across the target, as it does on the coarse grids of next to no noise, the answer is
+the noise just above the jump.
+
 All answers are judged by the price the ledger will charge, including what it has already spent.
 """
 
@@ -13,6 +16,10 @@ from sordino.budget.events import Composed, Event, UnsupportedEvent, check_adjac
 _SLACK = 1e-3
 _NOISE_RANGE = (1e-8, 1e8)
 _MOST_STEPS = 2**40
+# Closer than this no price is that steep: what lies between is a jump, and more attempts would only locate it.
+_NARROW = 1e-5
+# Steps are counted one by one up to 2^17; beyond that, to this part of them.
+_STEP_BITS = 16
 
 Price = Callable[[Event], float]
 
@@ -71,7 +78,7 @@ def noise_multiplier(
 
 
 def steps(event: Callable[[int], Event], target_epsilon: float, price_of: Price, start: int = 64) -> int:
-    """The largest step count whose event(T) costs at most target_epsilon."""
+    """The largest step count whose event(T) costs at most target_epsilon; above 2^17, to within a 2^16th of it."""
     check_target(target_epsilon)
     fits, overshoots = 0, _MOST_STEPS
     count, exponent, last = start, 0.5, None
@@ -81,7 +88,7 @@ def steps(event: Callable[[int], Event], target_epsilon: float, price_of: Price,
             fits = max(fits, count)
         else:
             overshoots = min(overshoots, count)
-        if overshoots - fits <= 1:
+        if overshoots - fits <= max(1, fits >> _STEP_BITS):
             break
         if last and 0 < value < math.inf and 0 < last[1] < math.inf and count != last[0]:
             # ε grows like a power of T: between 0 (flat) and 1 (linear) but for very small or large ε.
@@ -115,8 +122,10 @@ def _solve(price_at: Callable[[float], float], target: float, start: float, slop
             overshoots = sigma
         else:
             fits = sigma
-            if value >= target * (1 - slack / 2) or fits <= overshoots * (1 + 1e-12):
+            if value >= target * (1 - slack / 2):
                 return fits
+        if fits <= overshoots * (1 + _NARROW):
+            return fits
         if last and 0 < value < math.inf and 0 < last[1] < math.inf and sigma != last[0]:
             slope = _steepness(math.log(value / last[1]) / math.log(sigma / last[0]))
         last = (sigma, value)

@@ -21,6 +21,16 @@ def steps_for(epochs: float, n: int, expected_batch_size: int) -> int:
     return max(1, round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.ceil(exact))
 
 
+def check_delta_against_draws(delta: float, sample_rate: float, steps: int) -> None:
+    """Refuse a δ that any noise meets: a record that is never drawn changes nothing, so ε=0 at the chance of a draw."""
+    drawn = 1.0 if sample_rate >= 1 else -math.expm1(steps * math.log1p(-sample_rate))
+    if delta >= drawn:
+        raise ValueError(
+            f"δ={delta:g} alone permits this, without any noise: a record is drawn at all with probability "
+            f"{drawn:.4g} only. Give a δ below that"
+        )
+
+
 def check_delta_against_n(delta: float, n: int) -> None:
     """δ of 1/n or more would allow publishing somebody's record outright, at random: say so."""
     check_delta(delta)

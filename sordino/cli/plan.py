@@ -76,7 +76,7 @@ def plan(
     """Solve for the third of noise multiplier, ε, and epochs or steps (give exactly two), or recommend a setting."""
     from sordino.budget import PoissonGaussian, Repeated, calibration
     from sordino.budget.events import check_delta
-    from sordino.budget.steps import check_delta_against_n, steps_for
+    from sordino.budget.steps import check_delta_against_draws, check_delta_against_n, steps_for
 
     if recommend:
         if epsilon is None:
@@ -126,6 +126,7 @@ def plan(
 
     match noise_multiplier, steps, epsilon:
         case None, int(count), float(target):
+            check_delta_against_draws(delta, rate, count)
             sigma = calibration.noise_multiplier(lambda s: event(s, count), target, delta, adjacency.value, price)
         case float(sigma), None, float(target):
             count = calibration.steps(lambda t: event(sigma, t), target, price)

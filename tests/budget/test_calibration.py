@@ -153,6 +153,27 @@ def test_next_to_nothing_left_takes_much_noise_and_few_attempts(left):
     assert len(asked) < 30
 
 
+def counting(judge):
+    asked = []
+
+    def price_of(event):
+        asked.append(event)
+        return judge(event)
+
+    return price_of, asked
+
+
+@pytest.mark.parametrize("sigma", [3e-4, 0.5, 20.0])
+def test_a_price_that_jumps_across_the_target_takes_few_attempts(sigma):
+    """As on the grids of next to no noise at a large δ: nothing near the target is found however long one searches."""
+    price_of, asked = counting(
+        lambda event: 0.0 if event == Composed(()) or event.noise_multiplier >= sigma else 1e6 / event.noise_multiplier
+    )
+    found = noise_multiplier(Gaussian, 1.0, 1e-5, price_of=price_of)
+    assert sigma <= found <= sigma * (1 + 1e-5)
+    assert len(asked) < 32
+
+
 def test_what_rounds_to_the_target_is_not_within_it():
     spent, target = 0.1, 0.3
 
@@ -213,6 +234,19 @@ def test_steps_of_a_full_batch(sigma, target):
         assert judge(Gaussian(sigma)) > target
         return
     assert judge(Repeated(Gaussian(sigma), count)) <= target < judge(Repeated(Gaussian(sigma), count + 1))
+
+
+def test_very_many_steps_take_few_attempts():
+    """The price of 51 million steps takes a while: it is not asked for every one of the last few."""
+
+    def judge(event):  # near that of a sampling rate of 0.01 and σ=100 at δ=1e-5
+        return 3.9e-4 * event.count**0.5 + 4.1e-9 * event.count
+
+    price_of, asked = counting(judge)
+    count = steps(lambda t: Repeated(Gaussian(100.0), t), 3.0, price_of)
+    assert judge(Repeated(Gaussian(100.0), count)) <= 3.0
+    assert judge(Repeated(Gaussian(100.0), math.ceil(count * (1 + 2**-16)) + 1)) > 3.0
+    assert len(asked) <= 9
 
 
 def test_steps_out_of_reach():

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from sordino.budget import calibration
+
 SETTING = ("plan", "--n", 50_000, "--batch", 1024, "--delta", 1e-5)
 
 
@@ -81,6 +83,23 @@ def test_a_large_delta_is_warned_about(sordino: Callable[..., Any]) -> None:
     assert outcome.code == 0
     assert "warning" in outcome.err
     assert "not below 1/n" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("options", "drawn"),
+    [
+        (("--batch", 1, "--epsilon", 1, "--epochs", 1), 0.6321),
+        (("--batch", 600, "--epsilon", 1000, "--steps", 10), 0.0956),
+    ],
+)
+def test_a_delta_that_any_noise_meets_is_refused_without_a_search(
+    sordino: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, options: Any, drawn: float
+) -> None:
+    monkeypatch.setattr(calibration, "noise_multiplier", lambda *_: pytest.fail("searched"))
+    failed = sordino("plan", "--n", 60_000, "--delta", 0.9, *options)
+    assert failed.code == 2
+    last = failed.err.splitlines()[-1]
+    assert f"δ=0.9 alone permits this, without any noise: a record is drawn at all with probability {drawn:.4g}" in last
 
 
 def test_a_recommendation(sordino: Callable[..., Any]) -> None:
