@@ -4,6 +4,7 @@ Block by block: charge the ledger on disk, draw and train the block's steps, wri
 never drawn more than the ledger says, and loses at most one block of work.
 """
 
+import warnings
 from collections.abc import Callable
 
 from sordino.budget import BudgetExceeded, Ledger
@@ -125,6 +126,13 @@ def _begin_or_resume(
         repeatable = seal is not None or charged == 0 or (checkpoint is not None and seed is not None)
         lost = charged - done
         bond = continuity.resume(run, known, training, seed, lost=lost, repeatable=repeatable, checkpoint=seal or "")
+        if not repeatable and lost > known.lost:
+            warnings.warn(
+                f"{lost - known.lost} of the {charged} steps that are charged cannot be repeated, since the checkpoint "
+                f"is missing or has no checksum: the model will have {training.plan.steps - lost} of "
+                f"{training.plan.steps} steps",
+                stacklevel=2,
+            )
     if checkpoint is not None:
         training.trainee.load(checkpoint.weights)
         return bond, checkpoint.standing

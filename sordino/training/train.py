@@ -220,7 +220,7 @@ def _finish(
 ) -> dict[str, Any]:
     request, plan, words = begun.request, begun.plan, begun.statement
     if trained < plan.steps:
-        lost = f"{plan.steps - trained} steps were lost to a change of environment: charged, and in no model"
+        lost = f"{plan.steps - trained} steps were lost to a change of environment or checkpoint: charged, in no model"
         words = words | {"notes": [*words["notes"], lost]}
     statement = ledger.statement(**words)
     run.write_json(
