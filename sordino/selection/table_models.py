@@ -333,7 +333,10 @@ def _by_linear(trainee: LinearClassifier, x: NDArray[np.float32]) -> NDArray[np.
 @torch.no_grad()
 def _by_module(trainee: ModuleTrainee, x: NDArray[np.float32]) -> NDArray[np.int64]:
     trainee.model.eval()
-    return _classes(trainee.model(torch.from_numpy(x)))
+    try:
+        return _classes(trainee.model(torch.from_numpy(x)))
+    finally:
+        trainee.model.train()  # the mode in which the next rehearsal trains
 
 
 def _classes(scores: torch.Tensor) -> NDArray[np.int64]:

@@ -233,7 +233,8 @@ def test_steps_of_a_full_batch(sigma, target):
     except OutOfReach:
         assert judge(Gaussian(sigma)) > target
         return
-    assert judge(Repeated(Gaussian(sigma), count)) <= target < judge(Repeated(Gaussian(sigma), count + 1))
+    beyond = count + max(1, count >> 16)  # very many are not counted one by one
+    assert judge(Repeated(Gaussian(sigma), count)) <= target < judge(Repeated(Gaussian(sigma), beyond))
 
 
 def test_very_many_steps_take_few_attempts():

@@ -131,6 +131,7 @@ from sordino.selection.search.candidates import Material, Task, TrialTraining
 from sordino.selection.search.executors import Processes
 from sordino.training import Plan
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background leaves it ignored
 how, folder = sys.argv[1], Path(sys.argv[2])
 x, y = np.zeros((4, 2), np.float32), np.zeros(4, np.int64)
 
