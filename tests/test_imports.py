@@ -43,7 +43,37 @@ def test_imports_point_one_way(path: Path) -> None:
     assert imported_rooms(path) <= set(allowed)
 
 
+def exported_by(room: str) -> set[str]:
+    stub = ast.parse((PACKAGE / room / "__init__.pyi").read_text(encoding="utf-8"))
+    return {alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_other_rooms_are_entered_by_the_front_door(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sordino."):
+            room = (node.module or "").split(".")[1]
+            if room != room_of(path):
+                assert node.module == f"sordino.{room}", f"{node.module} is private to {room}"
+                assert {alias.name for alias in node.names} <= exported_by(room)
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if (PACKAGE / room / "__init__.pyi").exists()])
+def test_what_a_room_exports_exists(room: str) -> None:
+    program = f"from importlib import import_module as i; r = i('sordino.{room}'); [getattr(r, n) for n in r.__all__]"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 @pytest.mark.parametrize("room", ["budget", "mechanisms", "data"])
 def test_accounting_and_data_need_no_torch(room: str) -> None:
     program = f"import sys, sordino.{room}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if (PACKAGE / room / "__init__.pyi").exists()])
+def test_no_export_is_hidden_by_a_file_of_its_name(room: str) -> None:
+    for node in ast.parse((PACKAGE / room / "__init__.pyi").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                own = node.module.split(".")[0] == alias.name  # lazy_loader keeps these apart
+                assert own or not (PACKAGE / room / f"{alias.name}.py").exists(), f"rename {alias.name} or its file"

@@ -18,20 +18,23 @@ from sordino.audit.weight_distributions import audit_weight_distributions
 from sordino.audit.white_box import linear_attack, statistics_scores, threshold_scores, training_attack
 from sordino.budget import Composed, Event, Ledger, Repeated, cost
 from sordino.data import DataError, Facts
-from sordino.features.feature import as_array
-from sordino.mechanisms.moments import ChannelMoments
-from sordino.mechanisms.streams import Streams
-from sordino.mechanisms.thresholds import ThresholdQuantiles
-from sordino.training import canaries, normalising
-from sordino.training.description import Description
-from sordino.training.dpsgd import Trainee
-from sordino.training.heads import LinearHead
-from sordino.training.linear import LinearClassifier
-from sordino.training.plan import Plan
-from sordino.training.recipes import Recipe, recipe
-from sordino.training.run import Run, RunError
-from sordino.training.train import plan_for
-from sordino.training.weight_distributions import WeightDistributionPlan
+from sordino.features import as_array
+from sordino.mechanisms import ChannelMoments, Streams, ThresholdQuantiles
+from sordino.training import (
+    Description,
+    LinearClassifier,
+    LinearHead,
+    Plan,
+    Recipe,
+    Run,
+    RunError,
+    Trainee,
+    WeightDistributionPlan,
+    canaries,
+    normalising,
+    plan_for,
+    recipe,
+)
 
 RUNS = 20_000
 """Trials of the mechanism, half with the canary and half without."""

@@ -15,7 +15,7 @@ from sordino.audit.findings import Audit
 from sordino.audit.lower_bound import bound_from_hits, check_confidence, is_number, most_telling
 from sordino.audit.statistics import Array, Parts, Statistic
 from sordino.budget import Gaussian, cost
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.mechanisms import Stream, Streams
 
 _FEWEST_RUNS = 100
 _FITTING, _CHOOSING = 0.2, 0.2

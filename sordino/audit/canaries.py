@@ -12,12 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.data.samplers import Sampler
+from sordino.data import Sampler
 from sordino.gradients import Flat
-from sordino.mechanisms.streams import Stream, Streams
-from sordino.training.dpsgd import ClippedSum
-from sordino.training.optimisers import Weights
-from sordino.training.plan import Plan
+from sordino.mechanisms import Stream, Streams
+from sordino.training import ClippedSum, Plan, Weights
 
 _BEFORE_CLIPPING = 8.0
 """The norm of a canary's gradient before the clip, in clips: a clip that is missing or too large shows."""

@@ -10,12 +10,8 @@ import torch
 
 from sordino.audit.findings import Finding
 from sordino.budget import Ledger
-from sordino.mechanisms.streams import Stream, Streams
-from sordino.training.dpsgd import Standing, Trainee
-from sordino.training.fitting import fit
-from sordino.training.optimisers import State, Weights
-from sordino.training.plan import Plan
-from sordino.training.run import Run
+from sordino.mechanisms import Stream, Streams
+from sordino.training import Plan, Run, Standing, State, Trainee, Weights, fit
 
 _BLOCKS = 3
 

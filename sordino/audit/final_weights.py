@@ -5,9 +5,8 @@ from collections.abc import Callable
 from sordino.audit.canaries import CanaryTrainee, by_record, half_of
 from sordino.audit.findings import Audit
 from sordino.audit.lower_bound import epsilon_lower_bound
-from sordino.mechanisms.streams import Streams
-from sordino.training.dpsgd import Trainee
-from sordino.training.optimisers import Weights
+from sordino.mechanisms import Streams
+from sordino.training import Trainee, Weights
 
 Loop = Callable[[Trainee, Streams], Weights]
 """Trains on the trainee's records and returns what is released."""

@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sordino.budget.statement import finite, printed
+from sordino.budget import finite, printed
 
 CONSISTENT, VIOLATED = "consistent", "violated"
 SHARE = 0.2

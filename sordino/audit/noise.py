@@ -14,11 +14,8 @@ from scipy import stats
 
 from sordino.audit.driving import Watching, driven
 from sordino.audit.findings import Finding
-from sordino.mechanisms.streams import Streams
-from sordino.training.dpsgd import ClippedSum, Training, train_steps
-from sordino.training.optimisers import Weights
-from sordino.training.plan import Plan
-from sordino.training.quantile_clip import SENSITIVITY, QuantileClip
+from sordino.mechanisms import Streams
+from sordino.training import SENSITIVITY, ClippedSum, Plan, QuantileClip, Training, Weights, train_steps
 
 _SHAPES: dict[str, tuple[int, ...]] = {"bias": (640,), "kernel": (8, 4, 2, 2), "weight": (16, 16)}
 _COLUMNS = 1024

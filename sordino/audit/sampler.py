@@ -8,8 +8,8 @@ from scipy import stats
 
 from sordino.audit.findings import Finding
 from sordino.budget import Event, FixedSizeGaussian, Gaussian, PoissonGaussian, ShuffledGaussian
-from sordino.data.samplers import Sampler
-from sordino.mechanisms.streams import Streams
+from sordino.data import Sampler
+from sordino.mechanisms import Streams
 
 Draws = NDArray[np.uint8]
 """A row a step, a column a record: how often the record is in the step's batch."""

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sordino.audit.findings import Finding
 from sordino.gradients import ExamplesMixError
-from sordino.mechanisms.streams import Stream, Streams
-from sordino.training.dpsgd import Trainee
+from sordino.mechanisms import Stream, Streams
+from sordino.training import Trainee
 
 _TOLERANCE = 1e-5
 _BATCH, _MOST_BATCHES = 8, 3

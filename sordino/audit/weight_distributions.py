@@ -15,13 +15,10 @@ from sordino.audit.lower_bound import epsilon_lower_bound
 from sordino.audit.noise import FEW, MOST_COMPARED, MOST_STEPS, Array, KnownSums, in_a_row, standard_normal
 from sordino.audit.sampler import sampler_findings
 from sordino.audit.sensitivity import sensitivity_probe
-from sordino.budget.weight_trajectories import displacements
-from sordino.data.samplers import PoissonSampler
-from sordino.mechanisms.streams import Streams
-from sordino.training.dpsgd import Trainee
-from sordino.training.optimisers import Weights
-from sordino.training.schedules import Staircase
-from sordino.training.weight_distributions import Means, WeightDistributionPlan, train_steps
+from sordino.budget import displacements
+from sordino.data import PoissonSampler
+from sordino.mechanisms import Streams
+from sordino.training import Means, Staircase, Trainee, WeightDistributionPlan, Weights, train_means
 
 SI_MNIST = WeightDistributionPlan(PoissonSampler(60_000, 32), 3.1, 7.1, 18_750, Staircase(0.1, 0.9, 1875), 0.9, 1e-6)
 """How Davody et al. (2020) train MNIST for what they claim is ε=0.05 at δ=1e-5."""
@@ -90,5 +87,5 @@ def _drawn(plan: WeightDistributionPlan, trainee: Trainee, streams: Streams) -> 
     """θ_1, …, θ_T as the real loop draws them."""
     standing = Means.start(trainee.parameters)
     for step in range(plan.steps):
-        train_steps(plan, trainee, standing, streams, step + 1)
+        train_means(plan, trainee, standing, streams, step + 1)
         yield trainee.parameters

@@ -19,12 +19,8 @@ from sordino.audit.canaries import CanaryTrainee, by_record
 from sordino.audit.driving import driven
 from sordino.audit.findings import Finding
 from sordino.budget import Event, Gaussian, Ledger, PoissonGaussian, ShuffledGaussian
-from sordino.mechanisms.moments import ChannelMoments
-from sordino.mechanisms.streams import Streams
-from sordino.mechanisms.thresholds import ThresholdQuantiles
-from sordino.training.linear import LinearClassifier
-from sordino.training.optimisers import Weights
-from sordino.training.plan import Plan
+from sordino.mechanisms import ChannelMoments, Streams, ThresholdQuantiles
+from sordino.training import LinearClassifier, Plan, Weights
 
 Scores = NDArray[np.float64]
 

@@ -26,9 +26,7 @@ from sordino.cli.table_ledger import TableLedger, in_words, state, told
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
-    from sordino.selection.advice import Answer
-    from sordino.selection.carrying_out import Steps
-    from sordino.selection.situation import Situation
+    from sordino.selection import Answer, Situation, Steps
 
 _POINTS, _REPEATS = 5, 4
 _MOST_NAMED = 12
@@ -55,7 +53,7 @@ def advise(
     as_json: Json = False,
 ) -> None:
     """Say which columns, which model and which settings suit a private dataset at this ε, and why (free)."""
-    from sordino.selection.advice import advise as answers_to
+    from sordino.selection import advise as answers_to
 
     if carry_out != (out is not None):
         raise typer.BadParameter("--carry-out and --out FOLDER go together: the folder keeps the model and the ledger")
@@ -91,22 +89,20 @@ def _image_facts(file: str) -> Any:
 
 
 def _situation(facts: Any, n: int, epsilon: float, delta: float, public_records: int = 0) -> "Situation":
-    from sordino.selection.situation import Situation
+    from sordino.selection import Situation
 
     return Situation(facts, n, epsilon, delta, public_records)
 
 
 def _records_in(public: Path, table: TableFile) -> int:
-    from sordino.data.schema import read_table
+    from sordino.data import read_table
 
     return len(read_table(public, table.schema))
 
 
 def _measured(situation: "Situation", table: TableFile, public: Path | None) -> "Situation":
     """With the best model at this ε as measured on a stand-in."""
-    from sordino.selection.crossover import crossovers, curve, winning_ranges
-    from sordino.selection.measuring import default_grid, rehearsed
-    from sordino.selection.table_models import usual_models
+    from sordino.selection import crossovers, curve, default_grid, rehearsed, usual_models, winning_ranges
 
     models = usual_models(table.schema)
     n, grid = situation.trained, default_grid(situation.epsilon, _POINTS)
@@ -132,8 +128,8 @@ def _carried_out(
     situation: "Situation", table: TableFile, public: Path | None, account: TableLedger, out: Path
 ) -> tuple["Situation", dict[str, Any]]:
     """The situation with the ε that the ledger leaves for it, and what came of the advice."""
-    from sordino.selection.carrying_out import ADVICE, Steps, carry_out
-    from sordino.training.run import Run
+    from sordino.selection import ADVICE, Steps, carry_out
+    from sordino.training import Run
 
     kept = out / ADVICE
     private = table.read()
@@ -167,11 +163,9 @@ def _tuning(steps: "Steps") -> str:
 
 def _affordable(situation: "Situation", table: TableFile, ledger: "Ledger") -> tuple[float, str]:
     """The largest ε, to a hundredth or so, whose advice the ledger has room for, and the model of that advice."""
-    from sordino.budget import BudgetExceeded, calibration
-    from sordino.budget.ledger_content import Planned
-    from sordino.selection.advice import advise as answers_to
-    from sordino.selection.carrying_out import Steps
-    from sordino.selection.search.searching import check_budget
+    from sordino.budget import BudgetExceeded, Planned, calibration
+    from sordino.selection import Steps, check_budget
+    from sordino.selection import advise as answers_to
 
     low, high, found = 0.0, situation.epsilon, None
     aim = high
@@ -224,7 +218,7 @@ def _print(found: dict[str, Any], situation: "Situation", as_json: bool) -> None
 
 def _finite(value: Any) -> Any:
     """As JSON has it: what has no bounds in words."""
-    from sordino.budget.statement import finite
+    from sordino.budget import finite
 
     match value:
         case dict():

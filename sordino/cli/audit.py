@@ -44,7 +44,7 @@ def audit(
     import torch
 
     from sordino.audit import SI_MNIST, audit_recipe, audit_run
-    from sordino.training.recipes import NAMES
+    from sordino.training import NAMES
 
     torch.set_num_threads(1)  # canaries are tiny: several threads would only wait for each other
     trials: dict[str, Any] = {"runs": _RUNS if runs is None else runs, "confidence": confidence}

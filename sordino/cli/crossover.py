@@ -25,9 +25,7 @@ from sordino.cli.table_arguments import (
 from sordino.cli.table_ledger import TableLedger, in_words, state, told
 
 if TYPE_CHECKING:
-    from sordino.selection.measuring import Measured
-    from sordino.selection.stand_ins import StandIn
-    from sordino.selection.table_models import TableModel
+    from sordino.selection import Measured, StandIn, TableModel
 
 
 def crossover(
@@ -58,10 +56,9 @@ def crossover(
     as_json: Json = False,
 ) -> None:
     """Find the ε below which a simpler model is the better choice (free, unless --private)."""
-    from sordino.budget.steps import check_delta_against_n
-    from sordino.data.splits import number_set_aside
-    from sordino.selection.measuring import default_grid, rehearsed
-    from sordino.selection.table_models import classes_of, models_named, usual_models
+    from sordino.budget import check_delta_against_n
+    from sordino.data import number_set_aside
+    from sordino.selection import classes_of, default_grid, models_named, rehearsed, usual_models
 
     if not 0 < confidence < 1:
         raise typer.BadParameter(f"--confidence must lie strictly between 0 and 1, not {confidence:g}")
@@ -98,9 +95,9 @@ def _privately(
     repeats: int,
     confidence: float,
 ) -> dict[str, Any]:
-    from sordino.data.splits import set_aside
-    from sordino.selection.measuring import PrivatePlan, measured_privately, rehearsed
-    from sordino.training.run import Run
+    from sordino.data import set_aside
+    from sordino.selection import PrivatePlan, measured_privately, rehearsed
+    from sordino.training import Run
 
     parts = set_aside(table.read())
     n, budget = len(parts[0]), (account.epsilon, account.delta)
@@ -137,8 +134,8 @@ def _privately(
 
 def stand_in(table: TableFile, public: Path | None, n: int) -> "StandIn":
     """Rows to try things out on in place of n private ones: public ones, or made up."""
-    from sordino.data.schema import read_table
-    from sordino.selection.stand_ins import PlantedRows, PublicRows
+    from sordino.data import read_table
+    from sordino.selection import PlantedRows, PublicRows
 
     return PlantedRows(table.schema, n) if public is None else PublicRows(read_table(public, table.schema), n)
 
@@ -165,8 +162,8 @@ def _answer(
     confidence: float,
     spent: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    from sordino.selection.crossover import crossovers, curve, winning_ranges
-    from sordino.selection.crossover_plot import in_words as crossing_in_words
+    from sordino.selection import crossovers, curve, winning_ranges
+    from sordino.selection import in_words as crossing_in_words
 
     curves = [curve(name, measured.epsilons, values) for name, values in measured.accuracies.items()]
     ranges = winning_ranges(curves)
@@ -191,8 +188,7 @@ def _answer(
 
 
 def _keep(answer: dict[str, Any], measured: "Measured", out: Path, confidence: float) -> None:
-    from sordino.selection.crossover import crossovers, curve
-    from sordino.selection.crossover_plot import draw_crossover
+    from sordino.selection import crossovers, curve, draw_crossover
 
     curves = [curve(name, measured.epsilons, values) for name, values in measured.accuracies.items()]
     pairs = crossovers(measured.epsilons, measured.accuracies, confidence)

@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sordino.data import catalogue, places
-from sordino.data.errors import DataError
+from sordino.data import DataError, catalogue, places
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,7 +25,7 @@ def _print_json(content: dict[str, Any]) -> None:
 
 
 def _entry(name: str) -> dict[str, Any]:
-    described = catalogue.definition(name)
+    described = catalogue.definition_of(name)
     found = places.locate(described)
     return {
         "name": name,

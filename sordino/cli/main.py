@@ -57,10 +57,9 @@ def ledger(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Show what a run has spent: the privacy statement of its ledger."""
-    from sordino.budget import Ledger
-    from sordino.budget.statement import as_text
+    from sordino.budget import Ledger, as_text
     from sordino.cli.table_ledger import ledger_elsewhere
-    from sordino.training.description import ledger_statement
+    from sordino.training import ledger_statement
 
     elsewhere = ledger_elsewhere(run) if run.is_dir() else None
     if run.is_dir() and elsewhere is None:

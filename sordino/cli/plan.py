@@ -74,9 +74,15 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Solve for the third of noise multiplier, ε, and epochs or steps (give exactly two), or recommend a setting."""
-    from sordino.budget import PoissonGaussian, Repeated, calibration
-    from sordino.budget.events import check_delta
-    from sordino.budget.steps import check_delta_against_draws, check_delta_against_n, steps_for
+    from sordino.budget import (
+        PoissonGaussian,
+        Repeated,
+        calibration,
+        check_delta,
+        check_delta_against_draws,
+        check_delta_against_n,
+        steps_for,
+    )
 
     if recommend:
         if epsilon is None:
@@ -138,8 +144,7 @@ def plan(
 
 
 def _price(accountant: Accountant | None, delta: float, adjacency: str, conversion: str) -> Callable[["Event"], float]:
-    from sordino.budget import cost, rdp
-    from sordino.budget.events import check_adjacency
+    from sordino.budget import check_adjacency, cost, rdp
 
     relation = check_adjacency(adjacency)
     match accountant:
@@ -176,7 +181,7 @@ def _answer(
 
 
 def _in_words(answer: dict[str, Any]) -> str:
-    from sordino.budget.statement import printed
+    from sordino.budget import printed
 
     return "\n".join(
         [

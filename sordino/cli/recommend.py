@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from sordino.training.recommending import Recommendation
+    from sordino.training import Recommendation
 
 _GIGABYTE = 1e9
 
@@ -23,10 +23,8 @@ def recommend(
     as_json: bool,
 ) -> None:
     """Print what to train with; gradients are assumed as long as the clip, or measured on a public dataset."""
-    from sordino.training.large_rates import LARGE_RATES
-    from sordino.training.noise_shares import GradientSize, gradient_size_on
-    from sordino.training.recommending import L2_CLIP
-    from sordino.training.recommending import recommend as recommendation
+    from sordino.training import L2_CLIP, LARGE_RATES, GradientSize, gradient_size_on
+    from sordino.training import recommend as recommendation
 
     if parameters is not None and public is not None:
         raise typer.BadParameter("give --parameters or --public, not both: a measurement has a network of its own")
@@ -58,8 +56,8 @@ def _answer(found: "Recommendation") -> dict[str, Any]:
 
 
 def _in_words(found: "Recommendation") -> str:
-    from sordino.budget.statement import printed
-    from sordino.training.recommending import share_in_words
+    from sordino.budget import printed
+    from sordino.training import share_in_words
 
     chosen = found.chosen
     lines = [

@@ -30,10 +30,7 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of a table.")] = False,
 ) -> None:
     """Reproduce a table or figure of a paper; what was trained before is not trained again."""
-    from sordino.papers.experiment import Experiment
-    from sordino.papers.keeping import Store
-    from sordino.papers.records import in_words
-    from sordino.papers.reproducing import items_of, reproduce
+    from sordino.papers import Experiment, Store, in_words, items_of, reproduce
 
     if item == "list":
         typer.echo("\n".join(items_of(paper)))

@@ -13,10 +13,7 @@ from sordino.cli.table_arguments import Delta, Epsilon, Json, LedgerFile, refuse
 from sordino.cli.table_ledger import TableLedger, in_words, told
 
 if TYPE_CHECKING:
-    from sordino.selection.search.candidates import Finding
-    from sordino.selection.search.executors import Executor
-    from sordino.selection.search.searching import Method
-    from sordino.selection.search.workflow import Wish
+    from sordino.selection import Executor, Finding, Method, Wish
 
 
 class MethodName(StrEnum):
@@ -79,14 +76,15 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Find a network for a table or dataset, and train it, within one budget."""
-    from sordino.selection.search import (
+    from sordino.selection import (
         ConvolutionalSpace,
         DenseSpace,
         GenerationalSearch,
         GeneticSearch,
         RandomSearch,
+        Settings,
+        Wish,
     )
-    from sordino.selection.search.workflow import Settings, Wish
 
     methods: dict[MethodName, Callable[[], Method]] = {
         MethodName.paas: lambda: GeneticSearch(generations, population),
@@ -112,11 +110,9 @@ def run_wish(
     seed: int | None,
     as_json: bool,
 ) -> None:
-    from sordino.data import is_named, load
-    from sordino.data.schema import Schema
-    from sordino.selection.search.records import Records, check_source
-    from sordino.selection.search.workflow import search_within, settled
-    from sordino.training.run import Run
+    from sordino.data import Schema, is_named, load
+    from sordino.selection import Records, check_source, search_within, settled
+    from sordino.training import Run
 
     source, schema, target, public = names
     console = Console(stderr=True)
@@ -157,7 +153,7 @@ def run_wish(
 
 
 def _in_words(result: dict[str, Any]) -> str:
-    from sordino.budget.statement import printed
+    from sordino.budget import printed
 
     sizes = f"{result['parameters']:,} parameters, {result['trained_parameters']:,} of them trained"
     lines = [f"chosen: {result['in_words']} ({sizes})"]
@@ -175,7 +171,7 @@ def _in_words(result: dict[str, Any]) -> str:
 
 
 def executor_for(workers: int, ray: str | None) -> "Executor":
-    from sordino.selection.search import InProcess, OnRay, Processes
+    from sordino.selection import InProcess, OnRay, Processes
 
     if ray is not None:
         return OnRay(ray)

@@ -23,9 +23,8 @@ from sordino.cli.table_ledger import SELECTION, TableLedger, in_words, is_unspen
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
-    from sordino.data import Split
-    from sordino.data.schema import Schema
-    from sordino.selection.features.selecting import Selection
+    from sordino.data import Schema, Split
+    from sordino.selection import Selection
 
 
 _SCHEMA = "schema.json"
@@ -62,10 +61,9 @@ def select(
     as_json: Json = False,
 ) -> None:
     """Choose the features of a private table that are worth their noise, and say what the choice cost."""
-    from sordino.budget.steps import check_delta_against_n
-    from sordino.data.schema import Schema
-    from sordino.data.splits import set_aside
-    from sordino.training.run import Run
+    from sordino.budget import check_delta_against_n
+    from sordino.data import Schema, set_aside
+    from sordino.training import Run
 
     if size is not None and method in (Method.CFS_GA, Method.PAFS):
         raise typer.BadParameter(f"--size goes with cfs-greedy and random: {method.value} finds its own")
@@ -94,7 +92,7 @@ def select(
 
 
 def _check(method: Method, schema: "Schema", size: int | None, share: float, trials: int) -> None:
-    from sordino.selection.features.selecting import check_size, check_trials
+    from sordino.selection import check_size, check_trials
 
     if not 0 < share <= 1:
         raise typer.BadParameter(f"--share lies above 0 and at most at 1, not {share:g}")
@@ -108,11 +106,9 @@ def _check_room(
 ) -> None:
     """Plan on the ledger as it stands, so that what does not fit is refused before there is a folder."""
     from sordino.budget import Composed
-    from sordino.data.splits import number_set_aside
-    from sordino.mechanisms.bounds import bounds_event
-    from sordino.selection.features.attributes import Attributes
-    from sordino.selection.features.logistic_fitness import LogisticTrials
-    from sordino.selection.features.selecting import goal, planned_tables
+    from sordino.data import number_set_aside
+    from sordino.mechanisms import bounds_event
+    from sordino.selection import Attributes, LogisticTrials, goal, planned_tables
 
     columns, attributes = table.schema.columns, Attributes(table.schema)
     if method is Method.PAFS:
@@ -136,9 +132,7 @@ def _chosen(
 ) -> "Selection":
     import numpy as np
 
-    from sordino.selection.features.attributes import Attributes
-    from sordino.selection.features.genetic import random_subset
-    from sordino.selection.features.selecting import Selection, goal, select_by_cfs, select_by_pafs
+    from sordino.selection import Attributes, Selection, goal, random_subset, select_by_cfs, select_by_pafs
 
     if method is Method.RANDOM:
         attributes = Attributes(schema)

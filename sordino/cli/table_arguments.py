@@ -11,8 +11,7 @@ import typer
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-    from sordino.data import Split
-    from sordino.data.schema import Schema
+    from sordino.data import Schema, Split
 
 File = Annotated[
     str,
@@ -42,8 +41,7 @@ class TableFile:
 
     def read(self) -> "Split":
         """The private records."""
-        from sordino.data import is_named, load
-        from sordino.data.schema import read_table, under
+        from sordino.data import is_named, load, read_table, under
 
         if is_named(self.name):
             return under(load(self.name), self.schema).train
@@ -55,9 +53,7 @@ def table_file(file: str, target: str | None, schema: Path | None, public: Path 
 
     Guarantee: under zero-out, the ledger's adjacency, the number of records is public; nothing else is read off them.
     """
-    from sordino.data import DataError, is_named
-    from sordino.data.files import cell_blocks
-    from sordino.data.schema import Schema
+    from sordino.data import DataError, Schema, cell_blocks, is_named
 
     refuse_private_as_public(file, public)
     if is_named(file):
@@ -99,8 +95,7 @@ def refuse_private_as_public(private: str, public: str | Path | None) -> None:
 
 def _same_rows(one: str, other: str | Path) -> bool:
     """Whether a table and a file hold the same records, in whatever order and format."""
-    from sordino.data import DataError, is_named, load
-    from sordino.data.files import read_cells
+    from sordino.data import DataError, is_named, load, read_cells
 
     if is_named(one) and load(one).facts.columns is None:
         return False
@@ -130,8 +125,7 @@ def _comparable(table: "DataFrame") -> "DataFrame":
 
 
 def _read_for(schema: Path, target: str | None) -> "Schema":
-    from sordino.data import DataError
-    from sordino.data.schema import Schema
+    from sordino.data import DataError, Schema
 
     known = Schema.read(schema)
     if target not in (None, known.target.name):
@@ -140,8 +134,7 @@ def _read_for(schema: Path, target: str | None) -> "Schema":
 
 
 def _named(name: str, target: str | None, schema: Path | None) -> TableFile:
-    from sordino.data import load
-    from sordino.data.schema import Schema, under
+    from sordino.data import Schema, load, under
 
     dataset = load(name)
     known = Schema.of(dataset.facts, target or "target") if schema is None else _read_for(schema, target)

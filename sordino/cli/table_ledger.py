@@ -42,9 +42,8 @@ class TableLedger:
     """The table before its records are read, under a fresh key: what changes meanwhile does not pass as the same."""
 
     def __post_init__(self) -> None:
-        from sordino.budget import calibration
-        from sordino.budget.events import check_delta
-        from sordino.mechanisms.streams import new_secret
+        from sordino.budget import calibration, check_delta
+        from sordino.mechanisms import new_secret
 
         if self.ledger is not None and self.ledger.is_dir():
             self.ledger /= "ledger.json"
@@ -72,8 +71,8 @@ class TableLedger:
 
     def bind(self, folder: Path | None) -> None:
         """Ledger and folder to this table, or refuse another."""
-        from sordino.budget.ledger_file import locked
-        from sordino.training.run import Run
+        from sordino.budget import locked
+        from sordino.training import Run
 
         for path in self._paths(folder):
             if not _is_bound(path, self.table):
@@ -90,9 +89,8 @@ class TableLedger:
 
         On a part that was drawn from before, the ledger's filter sums up instead.
         """
-        from sordino.budget import Ledger
-        from sordino.budget.ledger_content import Planned
-        from sordino.selection.search.searching import check_budget
+        from sordino.budget import Ledger, Planned
+        from sordino.selection import check_budget
 
         self.bind(folder)
         [path, *_] = self._paths(folder)
@@ -117,7 +115,7 @@ class TableLedger:
             ledger.mark_in(marks.in_folder(folder))
 
     def _check_schema(self) -> None:
-        from sordino.budget.ledger_file import LedgerError
+        from sordino.budget import LedgerError
 
         paid = None if self.schema is None else _paid_for(self.schema)
         if paid is None or not _is_of(paid, self.table):
@@ -128,8 +126,7 @@ class TableLedger:
             )
 
     def _on_its_terms(self, path: Path) -> "Ledger":
-        from sordino.budget import Ledger
-        from sordino.budget.ledger_file import LedgerError
+        from sordino.budget import Ledger, LedgerError
 
         ledger = Ledger.open(path)
         ledger.refuse_add_remove()  # the table is split, and everything planned, by its number of rows
@@ -152,14 +149,14 @@ def told(ledger: "Ledger") -> dict[str, Any]:
 
 def state(ledger: "Ledger", folder: Path, tuning: str) -> None:
     """The privacy statement, into the folder."""
-    from sordino.training.run import Run
+    from sordino.training import Run
 
     Run(folder).write_statement(ledger.statement(unit="one row of the table", tuning=tuning))
 
 
 def in_words(answer: Mapping[str, Any]) -> str:
     """The last line of every command that spends."""
-    from sordino.budget.statement import printed
+    from sordino.budget import printed
 
     # Of events chosen along the way a filter guarantees the target, whatever was drawn of it.
     epsilon, drawn = printed(answer["epsilon"]), printed(answer["epsilon_drawn"])
@@ -174,7 +171,7 @@ def in_words(answer: Mapping[str, Any]) -> str:
 
 def ledger_elsewhere(folder: Path) -> Path | None:
     """The ledger that paid for what a folder holds, where that is not the folder's own."""
-    from sordino.budget.ledger_file import LedgerError
+    from sordino.budget import LedgerError
 
     kept = folder / _ELSEWHERE
     if not kept.exists():
@@ -199,7 +196,7 @@ def _paid_for(schema: Path) -> Path | None:
 
 def _account_of(folder: Path, asked: Path | None) -> Path | None:
     """The ledger that a folder goes on with, which is always the one that it began with; None for one of its own."""
-    from sordino.budget.ledger_file import LedgerError
+    from sordino.budget import LedgerError
 
     kept, own = ledger_elsewhere(folder), folder / "ledger.json"
     began = kept or (own if own.exists() else None)
@@ -221,8 +218,7 @@ def holds_account(folder: Path) -> bool:
 
 def is_unspent(folder: Path) -> bool:
     """Whether a command for tables was stopped in this folder before it charged anything to the folder's own ledger."""
-    from sordino.budget import Ledger
-    from sordino.budget.ledger_file import partial_of
+    from sordino.budget import Ledger, partial_of
 
     own = folder / "ledger.json"
     names = {path.name for path in folder.iterdir()} if holds_account(folder) else {"nothing of ours"}
@@ -236,9 +232,8 @@ def _binding(path: Path) -> Path:
 
 def _is_bound(path: Path, table: str) -> bool:
     """Whether this ledger is the table's; False where it is nobody's yet, and refused where it is another's."""
-    from sordino.budget import Ledger
-    from sordino.budget.ledger_file import LedgerError
-    from sordino.training.run import Run
+    from sordino.budget import Ledger, LedgerError
+    from sordino.training import Run
 
     kept = _binding(path)
     if not kept.exists():
@@ -261,7 +256,7 @@ def _is_bound(path: Path, table: str) -> bool:
 
 def _is_of(path: Path, table: str) -> bool:
     """Whether a bound ledger is of this table as it is now."""
-    from sordino.budget.ledger_file import LedgerError
+    from sordino.budget import LedgerError
 
     kept = _binding(path)
     try:
@@ -273,8 +268,7 @@ def _is_of(path: Path, table: str) -> bool:
 
 
 def _tag(key: bytes, table: str) -> str:
-    from sordino.data import is_named
-    from sordino.data.errors import reading
+    from sordino.data import is_named, reading
 
     if is_named(table):
         return hmac.new(key, f"dataset {table}".encode(), hashlib.sha256).hexdigest()

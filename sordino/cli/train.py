@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from sordino.training.description import Request
+    from sordino.training import Request
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, all else beside it.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
@@ -42,7 +42,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a private model on a named dataset, within the budget."""
-    from sordino.training.description import Request
+    from sordino.training import Request
 
     if Path(dataset).suffix.lower() in (".csv", ".parquet"):
         raise typer.BadParameter(
@@ -55,9 +55,8 @@ def train(
 def resume(run: RunFolder, as_json: Json = False) -> None:
     """Go on with a run that was interrupted."""
     from sordino.cli.table_ledger import holds_account
-    from sordino.selection.predicting import holds_advice
-    from sordino.selection.search.predicting import holds_search
-    from sordino.training.description import request_of
+    from sordino.selection import holds_advice, holds_search
+    from sordino.training import request_of
 
     if holds_search(run) or holds_advice(run) or holds_account(run):
         raise typer.BadParameter(
@@ -76,15 +75,13 @@ def predict(
 ) -> None:
     """Print the class of each example in a file, one a line."""
     from sordino.data import read_examples
-    from sordino.selection import predicting as of_advice
-    from sordino.selection.search import predicting as of_searches
-    from sordino.training.description import request_of
-    from sordino.training.predicting import classify
+    from sordino.selection import classify_by_advice, classify_by_search, holds_advice, holds_search
+    from sordino.training import classify, request_of
 
-    if of_searches.holds_search(run):
-        classes = of_searches.classify(run, file)
-    elif of_advice.holds_advice(run):
-        classes = of_advice.classify(run, file)
+    if holds_search(run):
+        classes = classify_by_search(run, file)
+    elif holds_advice(run):
+        classes = classify_by_advice(run, file)
     else:
         request_of(run)  # a wrong folder is the likelier mistake: say it before a large file is read
         classes = classify(run, read_examples(file))
@@ -94,8 +91,8 @@ def predict(
 
 
 def _train(request: "Request", out: Path | None, as_json: bool) -> None:
-    from sordino.budget.statement import printed
-    from sordino.training.train import train as train_run
+    from sordino.budget import printed
+    from sordino.training import train as train_run
 
     console = Console(stderr=True)
     columns = (
@@ -126,7 +123,7 @@ def _train(request: "Request", out: Path | None, as_json: bool) -> None:
 
 
 def _in_words(result: dict[str, Any]) -> str:
-    from sordino.budget.statement import printed
+    from sordino.budget import printed
 
     statement = (Path(result["run"]) / "statement.txt").read_text(encoding="utf-8")
     return (

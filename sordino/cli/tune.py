@@ -46,8 +46,7 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Choose learning rate and clip of one network privately, and train it, within one budget."""
-    from sordino.selection.search import Dense, DenseLayer, GeneticSearch, Grid, RandomSearch
-    from sordino.selection.search.workflow import Settings, Wish
+    from sordino.selection import Dense, DenseLayer, GeneticSearch, Grid, RandomSearch, Settings, Wish
 
     widths = numbers(hidden, "--hidden") if hidden.strip() else ()
     if any(width != int(width) for width in widths):

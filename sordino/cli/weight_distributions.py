@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from sordino.training.weight_distribution_prices import Price
+    from sordino.training import Price
 
 
 def print_prices(
@@ -21,7 +21,7 @@ def print_prices(
     **rates: float,
 ) -> None:
     """Print a row for each way to sample; with ε in place of noise, each with the noise that is sound at that ε."""
-    from sordino.training.weight_distribution_prices import weight_distribution_prices
+    from sordino.training import weight_distribution_prices
 
     found = weight_distribution_prices(
         n, batch, steps, delta, noise_multiplier=noise_multiplier, epsilon=epsilon, **rates
@@ -32,8 +32,7 @@ def print_prices(
 
 
 def _in_words(found: "list[Price]", steps: int, delta: float) -> str:
-    from sordino.budget import Composed, rdp
-    from sordino.budget.statement import printed
+    from sordino.budget import Composed, printed, rdp
 
     least = rdp.classic_epsilon(Composed(()), delta, "zero-out", "old")
     lines = [

@@ -1,22 +1,5 @@
 """Named datasets, users' own files, and samplers."""
 
-from sordino.data.catalogue import fetch, is_named, load, locate, names
-from sordino.data.dataset import Column, Dataset, Facts, Split
-from sordino.data.errors import DataError
-from sordino.data.files import read_examples
-from sordino.data.splits import Splits
+import lazy_loader
 
-__all__ = [
-    "Column",
-    "DataError",
-    "Dataset",
-    "Facts",
-    "Split",
-    "Splits",
-    "fetch",
-    "is_named",
-    "load",
-    "locate",
-    "names",
-    "read_examples",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

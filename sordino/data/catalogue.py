@@ -40,7 +40,7 @@ def is_named(source: str) -> bool:
     return source in DEFINITIONS and not Path(source).exists()
 
 
-def definition(name: str) -> Definition:
+def definition_of(name: str) -> Definition:
     """The definition of a name, or a DataError that suggests one."""
     if name in DEFINITIONS:
         return DEFINITIONS[name]
@@ -51,18 +51,18 @@ def definition(name: str) -> Definition:
 
 def locate(name: str, cache: Path | None = None) -> Path | None:
     """The folder that holds the dataset's files, or None."""
-    found = places.locate(definition(name), cache)
+    found = places.locate(definition_of(name), cache)
     return found.folder if found else None
 
 
 def fetch(name: str, cache: Path | None = None) -> Path:
     """The dataset's folder, after fetching what is not on the machine yet."""
-    return fetch_definition(definition(name), cache).folder
+    return fetch_definition(definition_of(name), cache).folder
 
 
 def load(name: str, cache: Path | None = None) -> Dataset:
     """A dataset from $SORDINO_DATA or the cache, fetched if it is in neither, and checked against its checksums."""
-    described = definition(name)
+    described = definition_of(name)
     found = places.locate(described, cache) or fetch_definition(described, cache)
     parts = places.verified(name, found, cache)
     return Dataset(name, _facts(described, found.form, len(parts.train), len(parts.test)), parts.train, parts.test)

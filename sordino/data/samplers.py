@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Event, FixedSizeGaussian, Gaussian, PoissonGaussian, ShuffledGaussian
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.mechanisms import Stream, Streams
 
 Indices = NDArray[np.int64]
 _SPARSE = 0.1

@@ -22,7 +22,7 @@ from sordino.data.dataset import Column, Dataset, Facts, Split
 from sordino.data.errors import DataError, reading
 from sordino.data.files import cell_blocks, read_cells
 from sordino.data.formats import read_bytes, text
-from sordino.mechanisms.bounds import private_bounds
+from sordino.mechanisms import private_bounds
 
 if TYPE_CHECKING:
     import pandas as pd

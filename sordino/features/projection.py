@@ -11,9 +11,7 @@ from scipy.linalg import eigh
 from sordino.budget import Ledger, NonPrivate
 from sordino.data import DataError
 from sordino.features.feature import Feature, as_array, without_warning
-from sordino.mechanisms import memory
-from sordino.mechanisms.covariance import SHORTER, SecondMoments, memory_of
-from sordino.mechanisms.streams import Streams
+from sordino.mechanisms import SHORTER, SecondMoments, Streams, memory, memory_of
 
 Array = NDArray[np.float64]
 _BLOCK = 4096

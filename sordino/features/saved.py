@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.data import DataError
-from sordino.data.errors import reading
+from sordino.data import DataError, reading
 
 _ROWS = 4096
 

@@ -23,11 +23,10 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from platformdirs import user_state_dir
 
-from sordino.budget.ledger_file import write_durably
-from sordino.data import DataError
-from sordino.data.places import CACHE, cache_folder
+from sordino.budget import write_durably
+from sordino.data import CACHE, DataError, cache_folder
 from sordino.features.feature import Chain, Feature, as_array
-from sordino.mechanisms.streams import data_tag
+from sordino.mechanisms import data_tag
 
 STATE = "SORDINO_STATE"
 """Names the folder of the user's secret, where there is no home."""

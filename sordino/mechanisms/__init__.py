@@ -1,1 +1,5 @@
 """The only place where noise meets data: each mechanism charges the ledger and states its guarantee."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

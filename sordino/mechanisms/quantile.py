@@ -7,8 +7,7 @@ from math import inf, isfinite, ldexp
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.budget import Ledger, Pure
-from sordino.budget.events import Adjacency
+from sordino.budget import Adjacency, Ledger, Pure
 from sordino.mechanisms.streams import Stream, Streams
 
 # The answers: the middles of so many equal cells between the bounds, the same ones whatever the data.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.budget.ledger_file import write_durably
-from sordino.data.places import cache_folder
-from sordino.training.run import Run, RunBusy, RunError
+from sordino.budget import write_durably
+from sordino.data import cache_folder
+from sordino.training import Run, RunBusy, RunError
 
 _RESULT = "result.json"
 _LONG = 300.0

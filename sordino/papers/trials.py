@@ -16,24 +16,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.budget import Composed, Event, Ledger, NonPrivate, Repeated, cost
-from sordino.budget.events import leaves
-from sordino.data import DataError, Dataset, load
-from sordino.data.dataset import Split, check_labels
-from sordino.data.errors import reading
-from sordino.data.samplers import PoissonSampler, Sampler, ShuffledSampler
-from sordino.features.feature import as_array
-from sordino.features.normalisation import Standardised
-from sordino.features.stored import stored
+from sordino.budget import Composed, Event, Ledger, NonPrivate, Repeated, cost, leaves
+from sordino.data import (
+    DataError,
+    Dataset,
+    PoissonSampler,
+    Sampler,
+    ShuffledSampler,
+    Split,
+    check_labels,
+    load,
+    reading,
+)
+from sordino.features import Standardised, as_array, stored
 from sordino.papers.keeping import CACHE, Store, begun_or_anew
-from sordino.training import normalising
-from sordino.training.checkpoint import Checkpoint
-from sordino.training.fitting import Progress, fit
-from sordino.training.last_iterate import LastIteratePlan, fit_last_iterate, largest_learning_rate
-from sordino.training.optimisers import Weights
-from sordino.training.plan import Plan
-from sordino.training.recipes import Recipe, recipe
-from sordino.training.run import Run
+from sordino.training import (
+    Checkpoint,
+    LastIteratePlan,
+    Plan,
+    Progress,
+    Recipe,
+    Run,
+    Weights,
+    fit,
+    fit_last_iterate,
+    largest_learning_rate,
+    normalising,
+    recipe,
+)
 
 _REVISION = 2
 _CHECKPOINTS = 10

@@ -10,13 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from sordino.budget import Event, Gaussian, Ledger, calibration
-from sordino.budget.ledger_content import Planned
-from sordino.data import DataError, Split
-from sordino.data.schema import Schema
-from sordino.data.splits import set_aside
-from sordino.mechanisms.gaussian import noisy_accuracy
-from sordino.mechanisms.streams import Streams, secret_from_seed
+from sordino.budget import Event, Gaussian, Ledger, Planned, calibration
+from sordino.data import DataError, Schema, Split, set_aside
+from sordino.mechanisms import Streams, noisy_accuracy, secret_from_seed
 from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.merit import Mask, cfs_greedy
 from sordino.selection.features.private import private_uncertainties, tables_plan

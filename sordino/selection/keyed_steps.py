@@ -20,18 +20,12 @@ import torch
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from sordino.budget import BudgetExceeded, Ledger, Repeated
-from sordino.budget.events import UnsupportedEvent
-from sordino.budget.ledger_content import Planned
-from sordino.budget.ledger_file import partial_of
-from sordino.mechanisms.streams import Streams, bound_streams, data_tag, new_secret
-from sordino.training import continuity
-from sordino.training.continuity import environment
-from sordino.training.run import Run, RunBusy, RunError
+from sordino.budget import BudgetExceeded, Ledger, Planned, Repeated, UnsupportedEvent, partial_of
+from sordino.mechanisms import Streams, bound_streams, data_tag, new_secret
+from sordino.training import Run, RunBusy, RunError, continuity, environment
 
 if TYPE_CHECKING:
-    from sordino.data import Split
-    from sordino.data.schema import Schema
+    from sordino.data import Schema, Split
 
 T = TypeVar("T")
 Draw = Callable[[Ledger, Streams], T]

@@ -12,13 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.budget import Composed, Event, Gaussian, Ledger, Repeated, calibration
-from sordino.budget.ledger_content import Planned
-from sordino.data import DataError, Split
-from sordino.data.schema import Schema
-from sordino.mechanisms.exact import check_count_noise
-from sordino.mechanisms.gaussian import noisy_accuracy
-from sordino.mechanisms.streams import Streams, secret_from_seed
+from sordino.budget import Composed, Event, Gaussian, Ledger, Planned, Repeated, calibration
+from sordino.data import DataError, Schema, Split
+from sordino.mechanisms import Streams, check_count_noise, noisy_accuracy, secret_from_seed
 from sordino.selection.keyed_steps import keyed_steps, table_arrays
 from sordino.selection.stand_ins import StandIn
 from sordino.selection.table_models import Learner, Predict, PricedPlan, TableModel, classes_of, models_named

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.data.schema import Schema, read_inputs
+from sordino.data import Schema, read_inputs
 from sordino.selection.carrying_out import ADVICE, OUTCOME, USED
 from sordino.selection.table_models import MODELS, classes_of, encoded_width, touched
-from sordino.training.run import Run, RunError
+from sordino.training import Run, RunError
 
 
 def holds_advice(folder: str | Path) -> bool:
     return any((Path(folder) / name).is_file() for name in (ADVICE, USED))
 
 
-def classify(folder: str | Path, file: Path) -> list[str]:
+def classify_by_advice(folder: str | Path, file: Path) -> list[str]:
     """The class of each row of a table."""
     run = Run(folder)
     if not (run.folder / OUTCOME).exists():

@@ -6,11 +6,8 @@ from math import inf, prod, sqrt
 from statistics import median
 from typing import Any
 
-from sordino.budget import Gaussian, calibration, cost
-from sordino.budget.steps import check_delta_against_n
-from sordino.data import Column, Facts
-from sordino.data.schema import Schema
-from sordino.data.splits import number_set_aside
+from sordino.budget import Gaussian, calibration, check_delta_against_n, cost
+from sordino.data import Column, Facts, Schema, number_set_aside
 from sordino.selection.budget_split import SELECTION_SHARE, BudgetSplit
 from sordino.selection.feature_worth import least_worthwhile_weight
 from sordino.selection.features.attributes import Attributes

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.data import Column, DataError, Split
-from sordino.data.schema import Schema
-from sordino.features.encoding import OneHot
+from sordino.data import Column, DataError, Schema, Split
+from sordino.features import OneHot
 
 _LEAST_PUBLIC = 20
 _TEST_SHARE = 0.2

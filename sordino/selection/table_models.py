@@ -12,23 +12,34 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.budget import Event, Ledger
-from sordino.budget.ledger_content import Planned
-from sordino.data import Column, DataError
-from sordino.data.samplers import PoissonSampler
-from sordino.data.schema import Schema
-from sordino.features.encoding import CentredOneHot, OneHot, neutral_cuts
-from sordino.mechanisms.streams import Stream, Streams
-from sordino.models.dense import dense
+from sordino.budget import Event, Ledger, Planned
+from sordino.data import Column, DataError, PoissonSampler, Schema
+from sordino.features import CentredOneHot, OneHot, neutral_cuts
+from sordino.mechanisms import Stream, Streams
+from sordino.models import dense
 from sordino.selection.features.merit import Mask
 from sordino.selection.keyed_steps import KeyedSteps
-from sordino.training import SGD, LinearClassifier, ModuleTrainee, Plan, Run, fit
-from sordino.training.convex import GaussianObjective, LogisticPlan, data_norm, fit_logistic, fit_many
-from sordino.training.convex import predict as by_logistic
-from sordino.training.convex.logistic import require_memory
-from sordino.training.dpsgd import Trainee, Training, check_finite, train_steps
-from sordino.training.heads import cross_entropy
-from sordino.training.linear import predict as linear_scores
+from sordino.training import (
+    SGD,
+    GaussianObjective,
+    LinearClassifier,
+    LogisticPlan,
+    ModuleTrainee,
+    Plan,
+    Run,
+    Trainee,
+    Training,
+    check_finite,
+    cross_entropy,
+    data_norm,
+    fit,
+    fit_logistic,
+    fit_many,
+    linear_scores,
+    predict_logistic,
+    require_memory_for_logistic,
+    train_steps,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -279,17 +290,17 @@ class _LogisticLearner:
         positives = [1] if self.classes == 2 else range(self.classes)
         binary = replace(plan, classes=2)
         each = [fit_many(self.x, (self.y == c).astype(np.int64), every, binary, 1, generator)[0, 0] for c in positives]
-        return partial(by_logistic, each[0] if self.classes == 2 else np.stack(each))
+        return partial(predict_logistic, each[0] if self.classes == 2 else np.stack(each))
 
     def train(self, run: Run, plan: LogisticPlan, learning_rate: float, steps: KeyedSteps, what: str) -> Predict:
         def draw(ledger: Ledger, streams: Streams) -> NDArray[np.float64]:
             return fit_logistic(plan, self.x, self.y, ledger, streams, what=what)
 
-        require_memory(len(self.x), self.x.shape[1] + 1)  # a step is charged before it is drawn
-        return partial(by_logistic, steps.weights(run.model, Planned(plan.event, what), draw))
+        require_memory_for_logistic(len(self.x), self.x.shape[1] + 1)  # a step is charged before it is drawn
+        return partial(predict_logistic, steps.weights(run.model, Planned(plan.event, what), draw))
 
     def trained(self, run: Run) -> Predict:
-        return partial(by_logistic, run.read_tensors(run.model)[0]["weights"].numpy())
+        return partial(predict_logistic, run.read_tensors(run.model)[0]["weights"].numpy())
 
 
 def encoded_width(columns: tuple[Column, ...]) -> int:

@@ -10,13 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sordino.budget import Event, Ledger, NonPrivate
-from sordino.budget.ledger_content import Planned
-from sordino.budget.selection import best_of_random
-from sordino.mechanisms.streams import Stream, Streams, secret_from_seed
-from sordino.mechanisms.trial_counts import number_of_trials
+from sordino.budget import Event, Ledger, NonPrivate, Planned, best_of_random
+from sordino.mechanisms import Stream, Streams, number_of_trials, secret_from_seed
 from sordino.selection.search.searching import check_budget
-from sordino.training.dpsgd import Diverged
+from sordino.training import Diverged
 
 T = TypeVar("T")
 M = TypeVar("M")

@@ -15,9 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from sordino.gradients import batches
-from sordino.gradients.mixing import ExamplesMixError
-from sordino.gradients.specimens import same_chances
+from sordino.gradients import ExamplesMixError, batches, same_chances
 
 _TRIED = 3
 """Examples that are looked at first to see whether their views mix."""

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sordino.mechanisms import memory
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.mechanisms import Stream, Streams, memory
 from sordino.training.optimisers import Weights
 
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.mechanisms.streams import Stream, Streams, bound_streams, new_secret, secret_from_seed
+from sordino.mechanisms import Stream, Streams, bound_streams, new_secret, secret_from_seed
 from sordino.training.dpsgd import ClippedSum, Standing, Trainee
 from sordino.training.optimisers import Optimiser, State, Weights
 from sordino.training.run import Run, RunError

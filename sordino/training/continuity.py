@@ -20,11 +20,9 @@ from typing import Any
 
 import torch
 
-from sordino.budget import Ledger
-from sordino.budget.ledger_file import partial_of
-from sordino.budget.statement import versions
+from sordino.budget import Ledger, partial_of, versions
 from sordino.gradients import precision
-from sordino.mechanisms.streams import GENERATOR, Streams, bound_streams, data_tag, new_secret, secret_from_seed
+from sordino.mechanisms import GENERATOR, Streams, bound_streams, data_tag, new_secret, secret_from_seed
 from sordino.training.dpsgd import Diverged, Training
 from sordino.training.run import Run, RunError
 

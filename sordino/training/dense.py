@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sordino.mechanisms.streams import Streams
+from sordino.mechanisms import Streams
 from sordino.training.building import built, load_into, require_memory, seed_of, tensors, words
 from sordino.training.dense_sums import ACTIVATIONS, Examples, Layer, Slope, Sums, clipped_sums, size_of
 from sordino.training.dpsgd import ClippedSum

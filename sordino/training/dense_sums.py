@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients.precision import unshortened
+from sordino.gradients import unshortened
 
 _LARGEST_NORM, _LEAST_FACTOR = 1e18, 1e-20
 

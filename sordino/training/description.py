@@ -4,9 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.budget import Ledger
-from sordino.budget.calibration import check_target
-from sordino.budget.events import check_delta
+from sordino.budget import Ledger, check_delta, check_target
 from sordino.data import Facts
 from sordino.training.plan import Plan
 from sordino.training.recipes import Recipe, check_name, recipe

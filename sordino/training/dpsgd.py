@@ -16,10 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.gradients.mixing import ExamplesMixError
-from sordino.mechanisms.exact import noisy_sum
-from sordino.mechanisms.gaussian import gaussian_noise
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.gradients import ExamplesMixError
+from sordino.mechanisms import Stream, Streams, gaussian_noise, noisy_sum
 from sordino.training.averaging import Averaging
 from sordino.training.optimisers import Optimiser, State, Weights
 from sordino.training.plan import Plan

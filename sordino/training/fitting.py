@@ -7,9 +7,7 @@ never drawn more than the ledger says, and loses at most one block of work.
 import warnings
 from collections.abc import Callable
 
-from sordino.budget import BudgetExceeded, Ledger
-from sordino.budget.events import UnsupportedEvent
-from sordino.budget.ledger_content import Entry
+from sordino.budget import BudgetExceeded, Entry, Ledger, UnsupportedEvent
 from sordino.training import continuity
 from sordino.training.averaging import Averaging
 from sordino.training.checkpoint import Checkpoint, whole

@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from sordino.gradients.batches import Loss
-from sordino.gradients.tuning import Choices
+from sordino.gradients import Choices, Loss
 from sordino.training.module import ModuleTrainee
 from sordino.training.optimisers import Weights
 

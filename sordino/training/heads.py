@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from sordino.training.augmentation import Shifts
 from sordino.training.dpsgd import Trainee
-from sordino.training.linear import LinearClassifier, predict
+from sordino.training.linear import LinearClassifier, linear_scores
 from sordino.training.module import ModuleTrainee
 from sordino.training.optimisers import Weights
 
@@ -43,7 +43,7 @@ class LinearHead:
         }:
             raise ValueError(f"not the weights of a linear model from {width} numbers to {classes} classes")
         single = {name: value.float() for name, value in weights.items()}
-        return predict(single, torch.from_numpy(x.reshape(len(x), -1)))
+        return linear_scores(single, torch.from_numpy(x.reshape(len(x), -1)))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import sqrt
 
-from sordino.budget.steps import steps_for
+from sordino.budget import steps_for
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.budget import Composed, Event, Iteration, Ledger, calibration, iteration
-from sordino.budget.events import refuse_add_remove
-from sordino.budget.steps import check_delta_against_n
-from sordino.mechanisms.gaussian import clip_rows, gaussian_noise
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.budget import (
+    Composed,
+    Event,
+    Iteration,
+    Ledger,
+    calibration,
+    check_delta_against_n,
+    iteration,
+    refuse_add_remove,
+)
+from sordino.mechanisms import Stream, Streams, clip_rows, gaussian_noise
 from sordino.training.checkpoint import whole
 from sordino.training.continuity import Continuity
 from sordino.training.fitting import BLOCKS, Progress

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.features.feature import without_warning
-from sordino.gradients.precision import unshortened
-from sordino.mechanisms.streams import Streams
+from sordino.features import without_warning
+from sordino.gradients import unshortened
+from sordino.mechanisms import Streams
 from sordino.training.dpsgd import ClippedSum
 
 _LARGEST_NORM, _LEAST_FACTOR = 1e18, 1e-20
@@ -85,7 +85,7 @@ class LinearClassifier:
         """Adds these examples' part to the sums, and gives their gradients' norms."""
         # Into memory that is kept, and so little that it stays in the cache: fresh pages cost more than the products.
         inputs = torch.index_select(self._vectors, 0, rows, out=self._held[: len(rows)])
-        residuals = torch.softmax(predict(self.parameters, inputs), dim=1)
+        residuals = torch.softmax(linear_scores(self.parameters, inputs), dim=1)
         # p − 1 would lose all digits where p is nearly 1: the residuals of an example sum to zero.
         own = torch.arange(len(rows)), self._labels[rows]
         residuals[own] = 0
@@ -108,7 +108,7 @@ class LinearClassifier:
         return norms
 
 
-def predict(parameters: dict[str, Tensor], vectors: Tensor) -> Tensor:
+def linear_scores(parameters: dict[str, Tensor], vectors: Tensor) -> Tensor:
     """Scores of each class for each vector."""
     return torch.addmm(parameters["bias"], vectors, parameters["weight"].T)
 

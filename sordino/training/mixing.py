@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sordino.gradients import batches
-from sordino.gradients.batches import Loss
+from sordino.gradients import Loss, batches
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.module import ModuleTrainee
 

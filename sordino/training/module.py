@@ -11,12 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from sordino.gradients import ClippedGradients, Clipping
-from sordino.gradients.batches import Loss
-from sordino.gradients.precision import narrow_operation
-from sordino.gradients.specimens import Held, same_chances
-from sordino.gradients.tuning import Choices
-from sordino.mechanisms.streams import Streams
+from sordino.gradients import Choices, ClippedGradients, Clipping, Held, Loss, narrow_operation, same_chances
+from sordino.mechanisms import Streams
 from sordino.training import probing
 from sordino.training.augmentation import Augment, check_views, views_of
 from sordino.training.building import built, load_into, require_memory, seed_of, tensors, words

@@ -9,9 +9,8 @@ from torch import nn
 
 from sordino import models
 from sordino.data import load
-from sordino.features.pixels import Pixels
-from sordino.gradients import ClippedGradients
-from sordino.gradients.batches import Loss
+from sordino.features import Pixels
+from sordino.gradients import ClippedGradients, Loss
 from sordino.training.heads import cross_entropy
 
 _EXAMPLES, _BATCH = 1000, 25

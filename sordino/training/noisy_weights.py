@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from sordino.mechanisms.streams import Stream, Streams, bound_streams, secret_from_seed
+from sordino.mechanisms import Stream, Streams, bound_streams, secret_from_seed
 
 _TEST_BATCH = 500
 _FIRST_LOOK = 2**40

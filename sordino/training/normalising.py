@@ -10,15 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.budget import BudgetExceeded, Event, Ledger
-from sordino.budget.events import UnsupportedEvent, composed
-from sordino.budget.ledger_content import Planned
-from sordino.budget.ledger_file import partial_of
-from sordino.features.feature import without_warning
-from sordino.features.normalisation import Standardised
-from sordino.mechanisms.moments import ChannelMoments
-from sordino.mechanisms.streams import bound_streams, data_tag, new_secret, secret_from_seed
-from sordino.mechanisms.thresholds import ThresholdQuantiles
+from sordino.budget import BudgetExceeded, Event, Ledger, Planned, UnsupportedEvent, composed, partial_of
+from sordino.features import Standardised, without_warning
+from sordino.mechanisms import ChannelMoments, ThresholdQuantiles, bound_streams, data_tag, new_secret, secret_from_seed
 from sordino.training.continuity import charging, environment
 from sordino.training.run import Run, RunError
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from sordino.budget import BudgetExceeded, Event, Ledger
-from sordino.budget.events import UnsupportedEvent
-from sordino.mechanisms.streams import data_tag, new_secret, secret_from_seed
+from sordino.budget import BudgetExceeded, Event, Ledger, UnsupportedEvent
+from sordino.mechanisms import data_tag, new_secret, secret_from_seed
 from sordino.training import continuity
 from sordino.training.continuity import Continuity
 from sordino.training.optimisers import Weights

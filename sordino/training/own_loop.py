@@ -13,10 +13,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset
 
 from sordino.budget import Cost, Ledger
-from sordino.gradients import ClippedGradients, Clipping
-from sordino.gradients.batches import Loss
-from sordino.gradients.precision import narrow_operation
-from sordino.mechanisms.streams import Stream, Streams, secret_from_seed
+from sordino.gradients import ClippedGradients, Clipping, Loss, narrow_operation
+from sordino.mechanisms import Stream, Streams, secret_from_seed
 from sordino.training import probing
 from sordino.training.augmentation import Augment, check_views, views_of
 from sordino.training.building import require_memory, tensors

@@ -5,11 +5,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.budget import Event, Ledger, NonPrivate, Repeated, calibration, cost
-from sordino.budget.events import refuse_add_remove
-from sordino.budget.steps import check_delta_against_n, steps_for
-from sordino.data.samplers import PoissonSampler, Sampler, sampler_from_json, sampler_to_json
-from sordino.mechanisms.exact import check_noise
+from sordino.budget import (
+    Event,
+    Ledger,
+    NonPrivate,
+    Repeated,
+    calibration,
+    check_delta_against_n,
+    cost,
+    refuse_add_remove,
+    steps_for,
+)
+from sordino.data import PoissonSampler, Sampler, sampler_from_json, sampler_to_json
+from sordino.mechanisms import check_noise
 from sordino.training.quantile_clip import SENSITIVITY, UNIT, QuantileClip, clips_from
 
 _UNIT_BITS, _MOST_PARAMETERS = 30, 2**50

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sordino.data import DataError, Facts
-from sordino.features.feature import as_array
+from sordino.features import as_array
 from sordino.training import normalising
 from sordino.training.description import Description
 from sordino.training.run import Run, RunError
@@ -21,7 +21,7 @@ def classify(folder: str | Path, examples: Any) -> list[str]:
     weights, _ = run.read_tensors(run.model)
     chosen, facts, classes = known.recipe, known.facts, known.facts.classes or ()
     scale = normalising.read(run) if chosen.moments is not None else None
-    features = as_array(chosen.features(fitting(examples, facts)))
+    features = as_array(chosen.features(as_expected(examples, facts)))
     try:
         scores = chosen.head.scores(weights, normalising.standardised(scale, features), len(classes))
     except ValueError:
@@ -29,7 +29,7 @@ def classify(folder: str | Path, examples: Any) -> list[str]:
     return [classes[index] for index in scores.argmax(dim=1).tolist()]
 
 
-def fitting(examples: Any, facts: Facts) -> Any:
+def as_expected(examples: Any, facts: Facts) -> Any:
     """One example alone, or a colour picture of a grey thing, made into what the model was trained on."""
     if facts.kind == "table":
         if isinstance(examples, np.ndarray):

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from sordino.gradients import ClippedGradients, ExamplesMixError, batches
-from sordino.gradients.batches import Loss
-from sordino.gradients.specimens import Untouched
+from sordino.gradients import ClippedGradients, ExamplesMixError, Loss, Untouched, batches
 from sordino.training.augmentation import Augment, refuse_mixing_views, views_of
 
 _MOST_ROWS = 4096

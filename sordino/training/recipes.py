@@ -15,15 +15,19 @@ from torch import nn
 
 from sordino import models
 from sordino.data import DataError, Facts
-from sordino.features.encoding import OneHot, Scaled
-from sordino.features.feature import Feature
-from sordino.features.normalisation import GroupNorm
-from sordino.features.orientation import OrientedGradients
-from sordino.features.pixels import IMAGENET_DEVIATION, IMAGENET_MEAN, Pixels
-from sordino.features.pretrained import Pretrained
-from sordino.features.scattering import Scattering
-from sordino.mechanisms.moments import ChannelMoments
-from sordino.mechanisms.thresholds import ThresholdQuantiles
+from sordino.features import (
+    IMAGENET_DEVIATION,
+    IMAGENET_MEAN,
+    Feature,
+    GroupNorm,
+    OneHot,
+    OrientedGradients,
+    Pixels,
+    Pretrained,
+    Scaled,
+    Scattering,
+)
+from sordino.mechanisms import ChannelMoments, ThresholdQuantiles
 from sordino.training.augmentation import Shifts
 from sordino.training.averaging import Averaging
 from sordino.training.heads import Head, LinearHead, NetworkHead

@@ -11,9 +11,17 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context
 from statistics import fmean, geometric_mean
 
-from sordino.budget import Cost, Event, Gaussian, PoissonGaussian, Repeated, calibration, cost
-from sordino.budget.curves import square_root_law
-from sordino.budget.steps import check_delta_against_n
+from sordino.budget import (
+    Cost,
+    Event,
+    Gaussian,
+    PoissonGaussian,
+    Repeated,
+    calibration,
+    check_delta_against_n,
+    cost,
+    square_root_law,
+)
 from sordino.training.large_rates import LARGE_RATES
 from sordino.training.noise_shares import GradientSize, accounted_share
 

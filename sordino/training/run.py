@@ -17,8 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from sordino.budget.ledger_file import write_durably
-from sordino.budget.statement import as_text
+from sordino.budget import as_text, write_durably
 
 _FACTS = "sordino"
 _DESCRIPTION = "run.json"

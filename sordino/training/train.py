@@ -11,15 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.budget import Composed, Event, Ledger, Repeated, cost
-from sordino.budget.statement import printed
-from sordino.budget.steps import steps_for
-from sordino.data import DataError, Dataset, load
-from sordino.data.catalogue import definition
-from sordino.data.samplers import ShuffledSampler
-from sordino.features.feature import as_array
-from sordino.features.stored import stored
-from sordino.mechanisms.streams import Streams
+from sordino.budget import Composed, Event, Ledger, Repeated, cost, printed, steps_for
+from sordino.data import DataError, Dataset, ShuffledSampler, definition_of, load
+from sordino.features import as_array, stored
+from sordino.mechanisms import Streams
 from sordino.training import canaries, normalising
 from sordino.training.description import Description, Request
 from sordino.training.dpsgd import Standing, Trainee
@@ -50,7 +45,7 @@ def train(
         _check_same_request(Run(out), begun, request)
     elif out is not None:
         Run(out).check_free()
-    task = definition(request.dataset).task
+    task = definition_of(request.dataset).task
     if task != "classification":
         raise DataError(f"{request.dataset} is a {task} task: no recipe for it yet")
     dataset = load(request.dataset)

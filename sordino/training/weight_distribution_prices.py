@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
-from sordino.data.samplers import FullBatchSampler, PoissonSampler, Sampler, ShuffledSampler
+from sordino.data import FullBatchSampler, PoissonSampler, Sampler, ShuffledSampler
 from sordino.training.schedules import Schedule, Staircase
 from sordino.training.weight_distributions import EXCESS_SHARE, WeightDistributionPlan
 

@@ -23,22 +23,14 @@ from sordino.budget import (
     Repeated,
     ShuffledGaussian,
     calibration,
+    check_delta_against_n,
     cost,
     rdp,
+    refuse_add_remove,
     weight_trajectories,
 )
-from sordino.budget.events import refuse_add_remove
-from sordino.budget.steps import check_delta_against_n
-from sordino.data.samplers import (
-    FullBatchSampler,
-    PoissonSampler,
-    Sampler,
-    ShuffledSampler,
-    sampler_from_json,
-    sampler_to_json,
-)
-from sordino.mechanisms.gaussian import gaussian_noise
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.data import FullBatchSampler, PoissonSampler, Sampler, ShuffledSampler, sampler_from_json, sampler_to_json
+from sordino.mechanisms import Stream, Streams, gaussian_noise
 from sordino.training.checkpoint import whole
 from sordino.training.continuity import Continuity
 from sordino.training.dpsgd import Trainee, check_finite, refuse_mixing
@@ -215,7 +207,7 @@ class Means:
 
 
 @torch.no_grad()
-def train_steps(plan: WeightDistributionPlan, trainee: Trainee, standing: Means, streams: Streams, last: int) -> None:
+def train_means(plan: WeightDistributionPlan, trainee: Trainee, standing: Means, streams: Streams, last: int) -> None:
     """Steps of the plan from where the run stands up to the last, which is left out; the trainee then holds θ.
 
     Guarantee: all θ that the trainee goes through are the plan's event, which the ledger must hold before.
@@ -305,7 +297,7 @@ def _train(
     block = max(1, plan.steps // BLOCKS)
     on_progress(standing.done, plan.steps)
     while standing.done < plan.steps:
-        train_steps(plan, trainee, standing, bond.streams, min(plan.steps, (standing.done // block + 1) * block))
+        train_means(plan, trainee, standing, bond.streams, min(plan.steps, (standing.done // block + 1) * block))
         check_finite(trainee.parameters)
         _keep(run, trainee, standing, bond)
         on_progress(standing.done, plan.steps)

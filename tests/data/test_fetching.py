@@ -58,7 +58,7 @@ def server(tmp_path, monkeypatch):
 
 def _digits(*sources):
     """A dataset that every machine has, as if it were not in a package but had to be fetched."""
-    described = catalogue.definition("digits")
+    described = catalogue.definition_of("digits")
     form = dataclasses.replace(described.forms[0], folder="digits", package="")
     return dataclasses.replace(described, forms=(form,), sources=sources)
 
@@ -134,7 +134,7 @@ def test_a_closed_network_is_one_clear_line(closed_network, tmp_path, name):
     with pytest.raises(DataError) as raised:
         load(name, cache=tmp_path)
     message = str(raised.value)
-    form = catalogue.definition(name).forms[0]
+    form = catalogue.definition_of(name).forms[0]
     assert "\n" not in message
     assert "could not be reached" in message
     assert f"put {', '.join(form.files)} into {tmp_path / form.folder}" in message

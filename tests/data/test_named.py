@@ -34,7 +34,7 @@ def test_every_dataset_of_the_list_is_there():
 
 @pytest.mark.parametrize("name", names())
 def test_definitions_are_consistent(name):
-    described = catalogue.definition(name)
+    described = catalogue.definition_of(name)
     assert described.name == name
     assert described.source
     assert described.licence
@@ -63,7 +63,7 @@ def test_arrays(named, name):
             assert facts.value_range == (part.x.min(), part.x.max())
             assert set(np.unique(part.y)) == set(range(len(facts.classes)))
     assert (facts.n_train, facts.n_test) == (len(dataset.train), len(dataset.test))
-    assert facts.complete == (facts.n_train == catalogue.definition(name).n_train)
+    assert facts.complete == (facts.n_train == catalogue.definition_of(name).n_train)
     assert facts.complete or " of " in facts.note
 
 

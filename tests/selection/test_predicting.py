@@ -12,7 +12,7 @@ from sordino.data import Column, DataError, Split
 from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
 from sordino.selection.carrying_out import Steps, carry_out
-from sordino.selection.predicting import classify, holds_advice
+from sordino.selection.predicting import classify_by_advice, holds_advice
 from sordino.selection.stand_ins import PublicRows
 from sordino.selection.table_models import MODELS
 from sordino.training import Plan, Run, RunError
@@ -47,18 +47,18 @@ def test_the_model_of_a_workflow_tells_classes(name: str, tmp_path: Path) -> Non
     file = tmp_path / "new.csv"
     new.x.iloc[:, ::-1].assign(more=1).to_csv(file, index=False)
     assert holds_advice(tmp_path)
-    told = np.array(classify(tmp_path, file))
+    told = np.array(classify_by_advice(tmp_path, file))
     assert set(told) == {"no", "yes"}
     assert (told == np.where(new.y == 1, "yes", "no")).mean() > 0.85
     new.x[["a", "c"]].to_csv(file, index=False)  # it does not use b
-    assert classify(tmp_path, file) == told.tolist()
+    assert classify_by_advice(tmp_path, file) == told.tolist()
     new.x[["a", "b"]].to_csv(file, index=False)
     with pytest.raises(DataError, match="'c'"):
-        classify(tmp_path, file)
+        classify_by_advice(tmp_path, file)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     with pytest.raises(RunError, match="is not the model"):
-        classify(tmp_path, file)
+        classify_by_advice(tmp_path, file)
 
 
 def test_unfinished_and_damaged_folders(tmp_path: Path) -> None:
@@ -68,16 +68,16 @@ def test_unfinished_and_damaged_folders(tmp_path: Path) -> None:
     file = tmp_path / "new.csv"
     rows(0, 5).x.to_csv(file, index=False)
     with pytest.raises(RunError, match="is not finished"):
-        classify(tmp_path, file)
+        classify_by_advice(tmp_path, file)
     (tmp_path / "result.json").write_text("{}")
     with pytest.raises(RunError, match=r"used\.json is missing"):
-        classify(tmp_path, file)
+        classify_by_advice(tmp_path, file)
     used = tmp_path / "used.json"
     whole = {"model": "logistic", "schema": SCHEMA.to_json(), "mask": [True] * 4}
     for text in (json.dumps(whole), "[]", "null", ""):
         used.write_text(text)
         with pytest.raises(RunError, match=r"used\.json cannot be read"):
-            classify(tmp_path, file)
+            classify_by_advice(tmp_path, file)
     numbers = {"columns": whole["schema"]["columns"], "target": {"t": {"bounds": [0, 1]}}}  # type: ignore[index]
     for change in (
         *({"model": "tree"}, {"schema": {}}, {"schema": numbers}),
@@ -85,7 +85,7 @@ def test_unfinished_and_damaged_folders(tmp_path: Path) -> None:
     ):
         Run(tmp_path).write_sealed("used.json", whole | change)
         with pytest.raises(RunError, match=r"used\.json cannot be read"):
-            classify(tmp_path, file)
+            classify_by_advice(tmp_path, file)
     Run(tmp_path).write_sealed("used.json", whole)
     with pytest.raises(RunError, match=r"model\.safetensors is missing"):
-        classify(tmp_path, file)
+        classify_by_advice(tmp_path, file)

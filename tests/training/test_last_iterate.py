@@ -26,7 +26,7 @@ from sordino.training.last_iterate import (
     largest_learning_rate,
     train_steps,
 )
-from sordino.training.linear import predict
+from sordino.training.linear import linear_scores
 from sordino.training.run import Run, RunError
 
 PLAN = LastIteratePlan(n=123, batch=10, epochs=5, data_clip=1.5, noise_multiplier=4.0, learning_rate=1.0)
@@ -488,5 +488,5 @@ def test_the_last_iterate_learns(tmp_path: Path) -> None:
     )
     ledger = Ledger(2.0, 1e-5)
     weights = fit_last_iterate(Run.at(tmp_path / "run"), plan, vectors, labels, 3, ledger, seed=3)
-    assert (predict(weights, torch.from_numpy(vectors)).argmax(dim=1).numpy() == labels).mean() > 0.9
+    assert (linear_scores(weights, torch.from_numpy(vectors)).argmax(dim=1).numpy() == labels).mean() > 0.9
     assert ledger.epsilon() <= 2.0

@@ -36,7 +36,7 @@ from sordino.mechanisms.streams import Streams
 from sordino.training import continuity, weight_distributions
 from sordino.training.dpsgd import ClippedSum, Diverged
 from sordino.training.fitting import fit
-from sordino.training.linear import LinearClassifier, predict
+from sordino.training.linear import LinearClassifier, linear_scores
 from sordino.training.mixing import MixingTrainee
 from sordino.training.module import ModuleTrainee
 from sordino.training.optimisers import SGD
@@ -47,7 +47,7 @@ from sordino.training.weight_distributions import (
     Means,
     WeightDistributionPlan,
     fit_weight_distributions,
-    train_steps,
+    train_means,
 )
 
 PLAN = WeightDistributionPlan(PoissonSampler(60, 9), 0.5, 4000.0, 40, Staircase(0.5, 0.8, 7), 0.6, 1e-6)
@@ -90,7 +90,7 @@ def means_along(plan: WeightDistributionPlan, gradients: NDArray[np.float64], se
     trainee, streams = Scripted(gradients), Streams(seed.to_bytes(16, "little"))
     standing, along = Means.start(trainee.parameters), []
     for step in range(plan.steps):
-        train_steps(plan, trainee, standing, streams, step + 1)  # type: ignore[arg-type]
+        train_means(plan, trainee, standing, streams, step + 1)  # type: ignore[arg-type]
         along.append(standing.means["w"].clone())
     return torch.stack(along), trainee
 
@@ -192,7 +192,7 @@ def test_two_parameters_get_noise_of_their_own() -> None:
             return ClippedSum({name: torch.zeros(50) for name in "ab"}, torch.zeros(0))
 
     trainee, plan = Two(), plan_for(FullBatchSampler(12, 12))
-    train_steps(plan, trainee, Means.start(trainee.parameters), Streams(bytes(16)), 3)  # type: ignore[arg-type]
+    train_means(plan, trainee, Means.start(trainee.parameters), Streams(bytes(16)), 3)  # type: ignore[arg-type]
     a, b = trainee.parameters.values()
     assert abs(float(torch.corrcoef(torch.stack([a, b]))[0, 1])) < 0.6
     assert not torch.equal(a, b)
@@ -482,7 +482,7 @@ def test_it_learns_within_its_budget(tmp_path: Path) -> None:
     ledger = Ledger(2.0, 1e-5)
     trainee = LinearClassifier(vectors, labels, 3)
     weights = fit_weight_distributions(Run.at(tmp_path / "run"), plan, trainee, ledger, seed=3)
-    assert (predict(weights, torch.from_numpy(vectors)).argmax(dim=1).numpy() == labels).mean() > 0.9
+    assert (linear_scores(weights, torch.from_numpy(vectors)).argmax(dim=1).numpy() == labels).mean() > 0.9
     assert ledger.epsilon() <= 2.0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sordino.papers.experiment import Experiment, settings
 from sordino.papers.trials import Trial
-from sordino.training.recipes import TABLE_12
+from sordino.training import TABLE_12
 
 PAPER = "better-features"
 DATASETS = ("mnist", "fashion-mnist", "cifar-10")

@@ -6,8 +6,7 @@ from itertools import product
 from math import log, sqrt
 from statistics import median
 
-from sordino.budget import Iteration, PoissonGaussian, Repeated, calibration, rdp
-from sordino.budget.iteration import rho
+from sordino.budget import Iteration, PoissonGaussian, Repeated, calibration, rdp, rho
 from sordino.data import load
 from sordino.papers.better_features.common import (
     CNN,
@@ -28,7 +27,7 @@ from sordino.papers.experiment import Experiment, settings
 from sordino.papers.outcomes import OURS, classic_noise, ours
 from sordino.papers.records import Cell, Record, Series, percent
 from sordino.papers.trials import IterationTrial, Trial, further_examples
-from sordino.training.recipes import TABLE_12
+from sordino.training import TABLE_12
 
 _ACCURACY = "test accuracy, %"
 _NO_NUMBERS = "The paper's figure has no numbers in its text"

@@ -24,7 +24,7 @@ from sordino.papers.experiment import Experiment, settings
 from sordino.papers.outcomes import OURS, ours
 from sordino.papers.records import Cell, Record, percent
 from sordino.papers.trials import Trial
-from sordino.training.recipes import TABLE_12
+from sordino.training import TABLE_12
 
 
 def table_1(experiment: Experiment) -> Record:

@@ -10,14 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.budget import Event, Gaussian, Ledger, calibration, cost
-from sordino.budget.events import composed
-from sordino.budget.selection import best_of_random
-from sordino.data import Column, Split
-from sordino.data.schema import Schema
-from sordino.data.splits import set_aside
-from sordino.features.encoding import CentredOneHot, OneHot, neutral_cuts
-from sordino.mechanisms.streams import bound_streams, secret_from_seed
+from sordino.budget import Event, Gaussian, Ledger, best_of_random, calibration, composed, cost
+from sordino.data import Column, Schema, Split, set_aside
+from sordino.features import CentredOneHot, OneHot, neutral_cuts
+from sordino.mechanisms import bound_streams, secret_from_seed
 from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import PAPER, Interval, some
 from sordino.papers.privacy_aware.inputs import loaded
@@ -33,13 +29,22 @@ from sordino.papers.privacy_aware.subsets import (
     selection_event,
 )
 from sordino.papers.records import Cell, Record
-from sordino.selection.features.attributes import Attributes
-from sordino.selection.tuning import tune
-from sordino.training import SGD, LinearClassifier, Plan
-from sordino.training.convex import GaussianObjective, LogisticPlan, data_norm, fit_many, scores
-from sordino.training.convex.plan import RIDGE_PER_NOISE, noise_ridge
-from sordino.training.dpsgd import Training, train_steps
-from sordino.training.linear import predict
+from sordino.selection import Attributes, tune
+from sordino.training import (
+    RIDGE_PER_NOISE,
+    SGD,
+    GaussianObjective,
+    LinearClassifier,
+    LogisticPlan,
+    Plan,
+    Training,
+    data_norm,
+    fit_many,
+    linear_scores,
+    noise_ridge,
+    scores,
+    train_steps,
+)
 
 _BUDGETS = (0.1, 1.0)
 _FOLDS, _FOLD_REPEATS, _REPEATS = 5, 4, 40
@@ -201,7 +206,7 @@ class LinearSgd:
             trainee.initialise(streams)
             training = Training(plan, trainee, SGD(self.rate, _MOMENTUM))
             train_steps(training, training.start(), streams, plan.steps)
-            guesses = predict(trainee.parameters, shown).argmax(dim=1).numpy()
+            guesses = linear_scores(trainee.parameters, shown).argmax(dim=1).numpy()
             found.append(float((guesses == examined.y).mean()))
         return Outcome.priced(found, plan.event)
 

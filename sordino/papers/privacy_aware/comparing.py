@@ -14,7 +14,7 @@ from sordino.papers.privacy_aware.inputs import material
 from sordino.papers.privacy_aware.networks import NETWORKS
 from sordino.papers.privacy_aware.trials import NetworkTrial, repeated, run_all
 from sordino.papers.records import Cell, Series
-from sordino.selection.crossover import crossover
+from sordino.selection import crossover
 
 _T = TypeVar("_T")
 PAPER = "privacy-aware"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from sordino.budget import Event, Ledger, Repeated
-from sordino.data.splits import set_aside
-from sordino.features.encoding import OneHot
-from sordino.mechanisms.streams import Streams, bound_streams, secret_from_seed
+from sordino.data import set_aside
+from sordino.features import OneHot
+from sordino.mechanisms import Streams, bound_streams, secret_from_seed
 from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import PAPER, Interval, some
 from sordino.papers.privacy_aware.subsets import (
@@ -35,21 +35,24 @@ from sordino.papers.privacy_aware.subsets import (
     sign,
 )
 from sordino.papers.records import Cell, Record
-from sordino.selection.budget_split import BudgetSplit
-from sordino.selection.features.genetic import (
+from sordino.selection import (
     CFS_BREEDING,
+    PAFS_BREEDING,
     Breeding,
+    BudgetSplit,
     Fitness,
+    LogisticTrials,
+    Mask,
     Scores,
     Truncation,
     cfs_genetic,
+    cfs_greedy,
+    exact_uncertainties,
+    logistic_fitness,
+    pafs,
     random_subset,
 )
-from sordino.selection.features.logistic_fitness import LogisticTrials, logistic_fitness
-from sordino.selection.features.merit import Mask, cfs_greedy
-from sordino.selection.features.pafs import PAFS_BREEDING, pafs
-from sordino.selection.features.uncertainty import exact_uncertainties
-from sordino.training.convex import GaussianObjective, LogisticPlan, fit_many, scores
+from sordino.training import GaussianObjective, LogisticPlan, fit_many, scores
 
 METHODS = ("PAFS", "CFS-Greedy", "CFS-GA", "Random", "All")
 _TABLE = "breast-cancer"

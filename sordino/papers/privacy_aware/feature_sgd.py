@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.budget import Event
-from sordino.data.samplers import PoissonSampler
-from sordino.data.schema import Schema
-from sordino.features.encoding import OneHot
-from sordino.mechanisms.streams import Streams, bound_streams, secret_from_seed
+from sordino.data import PoissonSampler, Schema
+from sordino.features import OneHot
+from sordino.mechanisms import Streams, bound_streams, secret_from_seed
 from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import GRID_GOES_ON, PAPER, Interval, best_rate, some
 from sordino.papers.privacy_aware.inputs import loaded
@@ -37,12 +36,8 @@ from sordino.papers.privacy_aware.subsets import (
 )
 from sordino.papers.privacy_aware.trials import UNCLIPPED
 from sordino.papers.records import Cell, Record
-from sordino.selection.features.genetic import random_subset
-from sordino.selection.stand_ins import PlantedRows
-from sordino.training import SGD, Adam, LinearClassifier, Plan
-from sordino.training.dpsgd import Training, train_steps
-from sordino.training.linear import predict
-from sordino.training.optimisers import Optimiser
+from sordino.selection import PlantedRows, random_subset
+from sordino.training import SGD, Adam, LinearClassifier, Optimiser, Plan, Training, linear_scores, train_steps
 
 _EPOCHS, _CLIP = 40, 1.0
 _PLAIN_RATE = 0.01
@@ -288,7 +283,7 @@ def _trained(plan: Plan, optimiser: Optimiser, arrays: Arrays, streams: Streams)
     trainee.initialise(streams)
     training = Training(plan, trainee, optimiser)
     train_steps(training, training.start(), streams, plan.steps)
-    guesses = predict(trainee.parameters, torch.from_numpy(np.ascontiguousarray(test_x))).argmax(dim=1).numpy()
+    guesses = linear_scores(trainee.parameters, torch.from_numpy(np.ascontiguousarray(test_x))).argmax(dim=1).numpy()
     return float((guesses == test_y).mean())
 
 

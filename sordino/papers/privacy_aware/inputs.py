@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from sordino.data import Dataset, Split, load
-from sordino.data.splits import shuffled
-from sordino.features.pixels import Pixels
+from sordino.data import Dataset, Split, load, shuffled
+from sordino.features import Pixels
 
 COMPONENTS = 300
 VOCABULARY, LENGTH = 1000, 40

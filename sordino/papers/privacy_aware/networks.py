@@ -11,11 +11,7 @@ from torch import nn
 from sordino import models
 from sordino.papers.privacy_aware import inputs
 from sordino.papers.privacy_aware.inputs import COMPONENTS, VOCABULARY, Inputs, Rows
-from sordino.training.dense import DenseTrainee
-from sordino.training.dense_sums import softmax_slope, squared_slope
-from sordino.training.dpsgd import Trainee
-from sordino.training.heads import cross_entropy
-from sordino.training.module import ModuleTrainee
+from sordino.training import DenseTrainee, ModuleTrainee, Trainee, cross_entropy, softmax_slope, squared_slope
 
 _BLOCK = 1000
 GREY = 32 * 32

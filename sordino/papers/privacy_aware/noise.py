@@ -15,19 +15,14 @@ from torch import Tensor
 
 from sordino import models
 from sordino.budget import Ledger
-from sordino.data.samplers import PoissonSampler
+from sordino.data import PoissonSampler
 from sordino.papers.experiment import Experiment
 from sordino.papers.keeping import Store, begun_or_anew
 from sordino.papers.privacy_aware.comparing import PAPER, Interval, line
 from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
 from sordino.papers.records import Cell, Record, Series
 from sordino.papers.trials import Say
-from sordino.training.dense import DenseTrainee
-from sordino.training.dense_sums import logistic_slope
-from sordino.training.fitting import fit
-from sordino.training.optimisers import SGD, Adam
-from sordino.training.plan import Plan
-from sordino.training.run import Run
+from sordino.training import SGD, Adam, DenseTrainee, Plan, Run, fit, logistic_slope
 
 BASE = 10
 SIZES = (1000, 500, 100, 50, 10)

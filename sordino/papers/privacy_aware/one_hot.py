@@ -22,7 +22,7 @@ from sordino.papers.privacy_aware.subsets import (
     most_frequent,
 )
 from sordino.papers.records import Cell, Record
-from sordino.selection.features.merit import Mask
+from sordino.selection import Mask
 
 _BUDGETS = (0.1, 0.05, 0.01, 0.001, 0.0001)
 _THEIRS = {

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from sordino.data.samplers import PoissonSampler
-from sordino.mechanisms.streams import Streams
+from sordino.data import PoissonSampler
+from sordino.mechanisms import Streams
 from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import (
     ACCOUNTANT,
@@ -35,9 +35,7 @@ from sordino.papers.privacy_aware.inputs import LENGTH, material
 from sordino.papers.privacy_aware.networks import LAYERS, NETWORKS, UNITS, Network, regression_name
 from sordino.papers.privacy_aware.trials import NetworkTrial, repeated
 from sordino.papers.records import Cell, Record
-from sordino.training.dpsgd import Training, train_steps
-from sordino.training.optimisers import SGD
-from sordino.training.plan import Plan
+from sordino.training import SGD, Plan, Training, train_steps
 
 
 def table_13(experiment: Experiment) -> Record:

@@ -12,8 +12,7 @@ from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import PAPER, Interval, some
 from sordino.papers.privacy_aware.subsets import PURE, UNCOUNTED, Regime, budgeted, generator_of, measured
 from sordino.papers.records import Cell, Record
-from sordino.training.convex import LogisticPlan, data_norm, fit_many, scores
-from sordino.training.convex.plan import RIDGE_PER_NOISE, noise_ridge
+from sordino.training import RIDGE_PER_NOISE, LogisticPlan, data_norm, fit_many, noise_ridge, scores
 
 _MULTIPLES = (0.75, 1.5, 3.0, 6.0, 12.0, 24.0, 48.0)
 """Of E‖b‖/√n, the size of the objective's noise on an average record."""

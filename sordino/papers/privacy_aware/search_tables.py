@@ -6,16 +6,13 @@ from math import isinf
 from statistics import mean
 from typing import Any
 
-from sordino.budget import Repeated, cost
-from sordino.budget.events import composed
-from sordino.budget.selection import claimed_random_search
-from sordino.data.samplers import PoissonSampler
+from sordino.budget import Repeated, claimed_random_search, composed, cost
+from sordino.data import PoissonSampler
 from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import PAPER, POOLING, Comparison, Interval, scores
 from sordino.papers.privacy_aware.searches import SCORE_EPSILON, Length, Workflow, repeated
 from sordino.papers.records import Cell, Record
-from sordino.selection.search import Dense, DenseSpace, GenerationalSearch, GeneticSearch, Grid, RandomSearch
-from sordino.selection.search.searching import Method
+from sordino.selection import Dense, DenseSpace, GenerationalSearch, GeneticSearch, Grid, Method, RandomSearch
 
 _EPSILON, _SMALL = 2.11, 0.341
 """Of one training; PAW rounds the second to 0.34."""

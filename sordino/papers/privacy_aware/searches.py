@@ -10,31 +10,28 @@ from typing import Any
 
 import numpy as np
 
-from sordino.budget import Laplace, Ledger
-from sordino.budget.steps import steps_for
-from sordino.data.samplers import PoissonSampler
-from sordino.data.splits import shuffled
+from sordino.budget import Laplace, Ledger, steps_for
+from sordino.data import PoissonSampler, shuffled
 from sordino.papers.experiment import Experiment
 from sordino.papers.keeping import CACHE, Store, begun_or_anew
 from sordino.papers.privacy_aware.inputs import POOLED, loaded
 from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
 from sordino.papers.trials import Say
-from sordino.selection.search import (
+from sordino.selection import (
     Dense,
     DenseSpace,
     Finding,
     GeneticSearch,
     Grid,
     Material,
+    Method,
     Question,
     TrialTraining,
+    claimed,
+    right,
     search,
 )
-from sordino.selection.search.candidates import right
-from sordino.selection.search.searching import Method
-from sordino.selection.search.workflow import claimed
-from sordino.training.plan import Plan
-from sordino.training.run import Run
+from sordino.training import Plan, Run
 
 _REVISION = 1
 _DATASET = "mnist"

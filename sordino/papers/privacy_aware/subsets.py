@@ -11,23 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Composed, Event, Gaussian, Ledger, Pure, cost
-from sordino.data import Split
-from sordino.data.schema import Schema
-from sordino.features.encoding import OneHot
-from sordino.mechanisms.contingency import Tables, pair_tables
+from sordino.data import Schema, Split
+from sordino.features import OneHot
+from sordino.mechanisms import Tables, pair_tables
 from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import Interval
 from sordino.papers.privacy_aware.inputs import loaded
-from sordino.selection.budget_split import BudgetSplit
-from sordino.selection.features.attributes import Attributes
-from sordino.selection.features.consistency import whole
-from sordino.selection.features.merit import GreedyOrder, Mask, cfs_greedy
-from sordino.selection.features.private import TARGET_WEIGHT, tables_plan
-from sordino.selection.features.uncertainty import Uncertainties, uncertainties
-from sordino.training.convex import LogisticPlan, fit_many, scores
-from sordino.training.convex.logistic import with_bias
-from sordino.training.convex.plan import RIDGE_PER_NOISE
-from sordino.training.convex.solver import minimise
+from sordino.selection import (
+    TARGET_WEIGHT,
+    Attributes,
+    BudgetSplit,
+    GreedyOrder,
+    Mask,
+    Uncertainties,
+    cfs_greedy,
+    tables_plan,
+    uncertainties,
+    whole,
+)
+from sordino.training import RIDGE_PER_NOISE, LogisticPlan, fit_many, minimise, scores, with_bias
 
 Array = NDArray[np.float64]
 DELTA = 1e-5

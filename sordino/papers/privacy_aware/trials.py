@@ -14,19 +14,26 @@ from typing import Any
 import numpy as np
 
 from sordino.budget import Ledger, Repeated, calibration, cost
-from sordino.data.samplers import PoissonSampler
+from sordino.data import PoissonSampler
 from sordino.papers.experiment import Experiment
 from sordino.papers.keeping import CACHE, Store
 from sordino.papers.privacy_aware.inputs import Material, loaded, material
 from sordino.papers.privacy_aware.networks import NETWORKS
 from sordino.papers.trials import Say
-from sordino.training.dense import gains_by_company
-from sordino.training.dpsgd import Steps, alone
-from sordino.training.fitting import fitting
-from sordino.training.optimisers import SGD, Adam, Optimiser
-from sordino.training.plan import Plan
-from sordino.training.run import Run, RunBusy, RunError
-from sordino.training.side_by_side import side_by_side
+from sordino.training import (
+    SGD,
+    Adam,
+    Optimiser,
+    Plan,
+    Run,
+    RunBusy,
+    RunError,
+    Steps,
+    alone,
+    fitting,
+    gains_by_company,
+    side_by_side,
+)
 
 _REVISION = 1
 _BLOCKS = 10

@@ -5,8 +5,7 @@ from typing import Any
 
 from sordino.papers.experiment import Experiment, settings
 from sordino.papers.trials import Trial
-from sordino.training.augmentation import Shifts
-from sordino.training.large_rates import LARGE_RATES
+from sordino.training import LARGE_RATES, Shifts
 
 PAPER = "sampling-rates"
 DELTA = 1e-5

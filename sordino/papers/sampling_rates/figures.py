@@ -3,14 +3,13 @@
 from math import ceil
 from statistics import fmean
 
-from sordino.budget.curves import noise_against_sample_rate, square_root_law
-from sordino.budget.statement import printed
+from sordino.budget import noise_against_sample_rate, printed, square_root_law
 from sordino.papers.experiment import Experiment
 from sordino.papers.outcomes import OURS, classic_noise, ours
 from sordino.papers.records import Cell, Record, Series, percent
 from sordino.papers.sampling_rates.common import DELTA, PAPER, SHORTFALL, TUNING, settings_here, trained
 from sordino.papers.sampling_rates.generalisation import BATCH, LEARNING_RATE, RECORDS, SIGMA, Descent
-from sordino.training.large_rates import LARGE_RATES
+from sordino.training import LARGE_RATES
 
 _NO_NUMBERS = "The paper's figure has no numbers in its text"
 _LAST = 5

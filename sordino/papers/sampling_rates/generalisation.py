@@ -10,18 +10,11 @@ import numpy as np
 
 from sordino import models
 from sordino.budget import Ledger
-from sordino.data import load
-from sordino.data.samplers import PoissonSampler
-from sordino.features.feature import as_array
-from sordino.features.pixels import Pixels
+from sordino.data import PoissonSampler, load
+from sordino.features import Pixels, as_array
 from sordino.papers.keeping import Store, begun_or_anew
 from sordino.papers.trials import Say
-from sordino.training.fitting import fit
-from sordino.training.heads import NetworkHead
-from sordino.training.large_rates import USUAL_SCALE
-from sordino.training.optimisers import SGD
-from sordino.training.plan import Plan
-from sordino.training.run import Run
+from sordino.training import SGD, USUAL_SCALE, NetworkHead, Plan, Run, fit
 
 RECORDS, BATCH, LEARNING_RATE = 1000, 50, 0.01
 PARAMETERS = 11_330

@@ -9,8 +9,7 @@ from sordino.papers.outcomes import ours
 from sordino.papers.records import Cell, Record, percent
 from sordino.papers.sampling_rates.common import DELTA, OURS, PAPER, SHORTFALL, TUNING, settings_here, trained, words
 from sordino.papers.trials import Trial
-from sordino.training.augmentation import Shifts
-from sordino.training.large_rates import LARGE_RATES
+from sordino.training import LARGE_RATES, Shifts
 
 _EARLIER: dict[str, tuple[str, float, float]] = {
     "lsr-m1": ("Feldman & Zrnic", 1.2, 96.6),

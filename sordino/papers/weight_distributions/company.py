@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from sordino.data import load
-from sordino.features.feature import Feature
+from sordino.features import Feature
 
 _PUBLIC = {"mnist": "kmnist", "cifar-10": "cifar-100"}
 

@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from sordino import models
-from sordino.features.feature import Feature
-from sordino.features.pixels import Central, Pixels
-from sordino.features.word_vectors import WordVectors
+from sordino.features import Central, Feature, Pixels, WordVectors
 from sordino.papers.weight_distributions.company import company
 from sordino.papers.weight_distributions.noise_trials import CIFAR, WORD
-from sordino.training.heads import cross_entropy
-from sordino.training.mixing import MixingTrainee
-from sordino.training.module import ModuleTrainee
+from sordino.training import MixingTrainee, ModuleTrainee, cross_entropy
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino import models
-from sordino.data import load
-from sordino.data.dataset import Split
-from sordino.features.feature import Feature
-from sordino.features.pixels import Pixels
-from sordino.features.word_vectors import WordVectors
+from sordino.data import Split, load
+from sordino.features import Feature, Pixels, WordVectors
 from sordino.papers.keeping import CACHE, Store
 from sordino.papers.trials import Say
-from sordino.training.noisy_weights import NoisyTraining, train_noisy
+from sordino.training import NoisyTraining, train_noisy
 
 _REVISION = 1
 _LEAST_RATE, _RATE = 1e-3, 0.1

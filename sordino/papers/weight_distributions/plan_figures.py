@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from sordino.audit import Audit, audit_plan, audit_weight_distributions
-from sordino.budget.steps import steps_for
-from sordino.data.samplers import PoissonSampler, ShuffledSampler
-from sordino.mechanisms.streams import Streams
+from sordino.budget import steps_for
+from sordino.data import PoissonSampler, ShuffledSampler
+from sordino.mechanisms import Streams
 from sordino.papers.keeping import CACHE, Store
 from sordino.papers.outcomes import classic_noise
 from sordino.papers.trials import Say
-from sordino.training.optimisers import SGD
-from sordino.training.plan import Plan
-from sordino.training.schedules import Schedule
-from sordino.training.weight_distributions import WeightDistributionPlan
+from sordino.training import SGD, Plan, Schedule, WeightDistributionPlan
 
 DELTA = 1e-5
 _EXCESS = 0.1 * DELTA

@@ -9,7 +9,7 @@ from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN
 from sordino.papers.weight_distributions.noise import PAPER
 from sordino.papers.weight_distributions.plan_figures import Descent, Method
 from sordino.papers.weight_distributions.private_rows import BATCH_NORM, COLUMNS, NOTES, Form, Published, Rows
-from sordino.training.schedules import OneCycle, Schedule, Staircase
+from sordino.training import OneCycle, Schedule, Staircase
 
 
 def _by_tenths(epoch: int, steps: int) -> Schedule:

@@ -11,7 +11,7 @@ from sordino.papers.records import Cell, percent
 from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN, NETWORKS
 from sordino.papers.weight_distributions.plan_figures import DELTA, Descent, Method, SoundMethod, figures
 from sordino.papers.weight_distributions.private_trials import DistributionTrial, GradientTrial, PrivateTrial
-from sordino.training.weight_distributions import WeightDistributionPlan
+from sordino.training import WeightDistributionPlan
 
 COLUMNS = [
     *("algorithm", "ε asked", "z", "paper", "θ_T", "at the means", "claimed ε", "sound ε"),

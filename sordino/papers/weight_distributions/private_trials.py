@@ -17,20 +17,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.budget import Event, Ledger
-from sordino.data import load
-from sordino.data.dataset import Split
-from sordino.features.feature import Feature
+from sordino.data import Split, load
+from sordino.features import Feature
 from sordino.papers.keeping import CACHE, Store, begun_or_anew
 from sordino.papers.trials import Say
 from sordino.papers.weight_distributions.networks import NETWORKS, Network
-from sordino.training.averaging import Averaging
-from sordino.training.fitting import Progress, fit
-from sordino.training.module import ModuleTrainee
-from sordino.training.noisy_weights import accuracy
-from sordino.training.optimisers import SGD
-from sordino.training.plan import Plan
-from sordino.training.run import Run
-from sordino.training.weight_distributions import Means, WeightDistributionPlan, fit_weight_distributions
+from sordino.training import (
+    SGD,
+    Averaging,
+    Means,
+    ModuleTrainee,
+    Plan,
+    Progress,
+    Run,
+    WeightDistributionPlan,
+    accuracy,
+    fit,
+    fit_weight_distributions,
+)
 
 _REVISION = 1
 _AVERAGED = 0.1

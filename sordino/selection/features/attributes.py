@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.data import Column, DataError, Split
-from sordino.data.schema import Schema
-from sordino.features.encoding import OneHot
+from sordino.data import Column, DataError, Schema, Split
+from sordino.features import OneHot
 
 if TYPE_CHECKING:
     import pandas as pd

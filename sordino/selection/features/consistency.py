@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from sordino.mechanisms.contingency import PairTables, Tables
+from sordino.mechanisms import PairTables, Tables
 
 Array = NDArray[np.float64]
 # How often noise and chance alone may be taken for dependence.

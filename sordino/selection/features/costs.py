@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from sordino.budget import Cost, Event, Repeated, cost
-from sordino.budget.selection import advanced_composition
+from sordino.budget import Cost, Event, Repeated, advanced_composition, cost
 from sordino.selection.features.pafs import Trial
 
 

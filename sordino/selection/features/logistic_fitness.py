@@ -7,14 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Gaussian, Ledger, Repeated, calibration
-from sordino.mechanisms.exact import check_count_noise, noisy_counts
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.mechanisms import Stream, Streams, check_count_noise, noisy_counts
 from sordino.selection.features.genetic import Fitness, Scores
 from sordino.selection.features.merit import Mask
 from sordino.selection.features.pafs import Trial
-from sordino.training.convex import GaussianObjective, LogisticPlan, data_norm, fit_many, scores
-from sordino.training.convex.plan import noise_ridge
-from sordino.training.convex.solver import least_tolerance
+from sordino.training import GaussianObjective, LogisticPlan, data_norm, fit_many, least_tolerance, noise_ridge, scores
 
 Vectors = NDArray[Any]
 

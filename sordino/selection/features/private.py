@@ -6,9 +6,7 @@ import numpy as np
 
 from sordino.budget import Ledger
 from sordino.data import DataError, Split
-from sordino.mechanisms import memory
-from sordino.mechanisms.contingency import MOST_CELLS, PairTables, cells
-from sordino.mechanisms.streams import Streams
+from sordino.mechanisms import MOST_CELLS, PairTables, Streams, cells, memory
 from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.consistency import whole
 from sordino.selection.features.uncertainty import Uncertainties, memory_of, uncertainties

@@ -5,20 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.budget import Composed, Event, Gaussian, Ledger, calibration
-from sordino.budget.statement import printed
-from sordino.data import Column, DataError, Split
-from sordino.data.schema import Schema
-from sordino.features.encoding import OneHot
-from sordino.mechanisms.bounds import bounds_event
-from sordino.mechanisms.contingency import PairTables
+from sordino.budget import Composed, Event, Gaussian, Ledger, calibration, printed
+from sordino.data import Column, DataError, Schema, Split
+from sordino.features import OneHot
+from sordino.mechanisms import PairTables, bounds_event
 from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.genetic import Breeding, cfs_genetic
 from sordino.selection.features.logistic_fitness import LogisticTrials, logistic_fitness
 from sordino.selection.features.merit import Mask, cfs_greedy, merits
 from sordino.selection.features.pafs import pafs
 from sordino.selection.features.private import private_uncertainties, tables_plan
-from sordino.training.convex.logistic import require_memory
+from sordino.training import require_memory_for_logistic
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +157,7 @@ def select_by_pafs(
     encoded = OneHot(schema.columns)
     plan = LogisticTrials.calibrated(trials, len(parts[0]), len(schema.columns), len(attributes.names), ledger, goal)
     train, validation = ((encoded(part.x), part.y) for part in parts)
-    require_memory(len(parts[0]), 1 + len(attributes.names))
+    require_memory_for_logistic(len(parts[0]), 1 + len(attributes.names))
     fitness = logistic_fitness(plan, train, validation, attributes.owners)
     breeding = Breeding(max(2, trials // 5), generations=10)
     found = pafs(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sordino.budget import Ledger, NonPrivate
 from sordino.data import Split
-from sordino.mechanisms.contingency import Tables, pair_tables
+from sordino.mechanisms import Tables, pair_tables
 from sordino.selection.features.attributes import Attributes
 
 Array = NDArray[np.float64]

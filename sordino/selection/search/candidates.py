@@ -18,21 +18,28 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sordino.budget import Ledger
-from sordino.gradients.tuning import Choices
-from sordino.mechanisms.score import ScoreNoise, noised_accuracy
-from sordino.mechanisms.streams import Stream, bound_streams
+from sordino.gradients import Choices
+from sordino.mechanisms import ScoreNoise, Stream, bound_streams, noised_accuracy
 from sordino.selection.search.space import Candidate
-from sordino.training.building import words
-from sordino.training.dense import DenseTrainee, gains_by_company, is_dense
-from sordino.training.dense_sums import softmax_slope
-from sordino.training.dpsgd import Diverged, Steps, Trainee, at_once
-from sordino.training.fitting import fitting
-from sordino.training.frozen_first import module_trainee
-from sordino.training.heads import cross_entropy
-from sordino.training.linear import check_labels
-from sordino.training.optimisers import SGD
-from sordino.training.plan import Plan
-from sordino.training.run import Run, RunError
+from sordino.training import (
+    SGD,
+    DenseTrainee,
+    Diverged,
+    Plan,
+    Run,
+    RunError,
+    Steps,
+    Trainee,
+    at_once,
+    check_labels,
+    cross_entropy,
+    fitting,
+    gains_by_company,
+    is_dense,
+    module_trainee,
+    softmax_slope,
+    words,
+)
 
 _RESULT = "trial.json"
 _BLOCK = 4096

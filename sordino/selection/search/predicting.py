@@ -3,24 +3,22 @@
 import json
 from pathlib import Path
 
-from sordino.data import read_examples
-from sordino.data.schema import read_inputs
-from sordino.features.feature import as_array
+from sordino.data import read_examples, read_inputs
+from sordino.features import as_array
 from sordino.selection.search.candidates import predicted
 from sordino.selection.search.convolutional import Convolutional
 from sordino.selection.search.dense import Dense
 from sordino.selection.search.records import feature_of
 from sordino.selection.search.searching import OUTCOME
 from sordino.selection.search.workflow import WORKFLOW, Settled
-from sordino.training.predicting import fitting
-from sordino.training.run import Run, RunError
+from sordino.training import Run, RunError, as_expected
 
 
 def holds_search(folder: str | Path) -> bool:
     return (Path(folder) / WORKFLOW).is_file()
 
 
-def classify(folder: str | Path, file: Path) -> list[str]:
+def classify_by_search(folder: str | Path, file: Path) -> list[str]:
     """The class of each example in the file by the model that a search has chosen."""
     run = Run(folder)
     begun = Settled.read(run)
@@ -36,7 +34,7 @@ def classify(folder: str | Path, file: Path) -> list[str]:
     if diverged:
         raise RunError(f"the search in {folder} has no model: the training it chose diverged")
     facts, classes = begun.facts, begun.facts.classes or ()
-    examples = read_inputs(file, facts.columns) if facts.columns else fitting(read_examples(file), facts)
+    examples = read_inputs(file, facts.columns) if facts.columns else as_expected(read_examples(file), facts)
     x = as_array(feature_of(facts, str(folder))(examples))
     try:
         return [classes[index] for index in predicted(candidate, run, x, len(classes))]

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.budget import Event
-from sordino.budget.selection import best_of_random
+from sordino.budget import Event, best_of_random
 from sordino.selection.search.candidates import Trial
 from sordino.selection.search.searching import Search, Stage
 from sordino.selection.search.space import C

@@ -6,12 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sordino.data import DataError, Dataset, Facts, Split, is_named, load
-from sordino.data.schema import Schema, read_table, under
-from sordino.data.splits import set_aside
-from sordino.features.encoding import OneHot, Scaled
-from sordino.features.feature import Feature, as_array
-from sordino.features.pixels import Pixels
+from sordino.data import DataError, Dataset, Facts, Schema, Split, is_named, load, read_table, set_aside, under
+from sordino.features import Feature, OneHot, Pixels, Scaled, as_array
 from sordino.selection.search.candidates import Material
 
 

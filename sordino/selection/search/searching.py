@@ -16,19 +16,33 @@ from typing import Any, Generic, Protocol
 
 import numpy as np
 
-from sordino.budget import BudgetExceeded, Event, Ledger, LedgerError, NonPrivate, Repeated
-from sordino.budget.events import UnsupportedEvent, composed
-from sordino.budget.ledger_content import Planned
-from sordino.budget.ledger_file import partial_of
-from sordino.mechanisms.exact import check_count_noise
-from sordino.mechanisms.score import ScoreNoise
-from sordino.mechanisms.streams import GENERATOR, Stream, bound_streams, data_tag, new_secret, secret_from_seed
-from sordino.mechanisms.trial_counts import number_of_trials
+from sordino.budget import (
+    BudgetExceeded,
+    Event,
+    Ledger,
+    LedgerError,
+    NonPrivate,
+    Planned,
+    Repeated,
+    UnsupportedEvent,
+    composed,
+    partial_of,
+)
+from sordino.mechanisms import (
+    GENERATOR,
+    ScoreNoise,
+    Stream,
+    bound_streams,
+    check_count_noise,
+    data_tag,
+    new_secret,
+    number_of_trials,
+    secret_from_seed,
+)
 from sordino.selection.search.candidates import Finding, Material, Task, Trial, TrialTraining
 from sordino.selection.search.executors import Executor, InProcess, Work
 from sordino.selection.search.space import C, Space, check_buildable
-from sordino.training import continuity
-from sordino.training.run import Run, RunError
+from sordino.training import Run, RunError, continuity
 
 _KEY = "search.json"
 OUTCOME = "search.json"

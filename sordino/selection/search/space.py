@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sordino.training.building import require_memory
+from sordino.training import require_memory
 
 _T = TypeVar("_T")
 _MOST_PARAMETERS = 100_000_000

@@ -6,13 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from sordino.budget import BudgetExceeded, Event, Gaussian, Laplace, Ledger, Repeated, calibration
-from sordino.budget.events import composed, describe, from_json, to_json
-from sordino.budget.selection import claimed_random_search
-from sordino.budget.steps import check_delta_against_n, steps_for
-from sordino.data import Facts
-from sordino.data.samplers import PoissonSampler
-from sordino.mechanisms.score import ScoreNoise, deviation
+from sordino.budget import (
+    BudgetExceeded,
+    Event,
+    Gaussian,
+    Laplace,
+    Ledger,
+    Repeated,
+    calibration,
+    check_delta_against_n,
+    claimed_random_search,
+    composed,
+    describe,
+    from_json,
+    steps_for,
+    to_json,
+)
+from sordino.data import Facts, PoissonSampler
+from sordino.mechanisms import ScoreNoise, deviation
 from sordino.selection.search.candidates import Finding, TrialTraining, right
 from sordino.selection.search.executors import Executor
 from sordino.selection.search.genetic import GeneticSearch
@@ -21,8 +32,7 @@ from sordino.selection.search.randomised import GenerationalSearch, RandomSearch
 from sordino.selection.search.records import Records
 from sordino.selection.search.searching import Method, OnFinding, Question, Stage, check_budget, is_begun, search
 from sordino.selection.search.space import C, Space, check_buildable
-from sordino.training.plan import Plan
-from sordino.training.run import Run, RunError
+from sordino.training import Plan, Run, RunError
 
 WORKFLOW = "workflow.json"
 

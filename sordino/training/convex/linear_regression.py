@@ -11,13 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from sordino.budget import Composed, Event, Gaussian, Ledger, calibration, cost
-from sordino.budget.events import refuse_add_remove
-from sordino.budget.steps import check_delta_against_n
-from sordino.mechanisms import memory
-from sordino.mechanisms.exact import check_noise, noisy_sum
-from sordino.mechanisms.gaussian import BLOCK, GRAM_BITS, check_length, gram_sum, noisy_gram, whole_rows
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.budget import (
+    Composed,
+    Event,
+    Gaussian,
+    Ledger,
+    calibration,
+    check_delta_against_n,
+    cost,
+    refuse_add_remove,
+)
+from sordino.mechanisms import (
+    BLOCK,
+    GRAM_BITS,
+    Stream,
+    Streams,
+    check_length,
+    check_noise,
+    gram_sum,
+    memory,
+    noisy_gram,
+    noisy_sum,
+    whole_rows,
+)
 from sordino.training.convex.logistic import with_bias
 from sordino.training.convex.plan import price_with, targets_with
 

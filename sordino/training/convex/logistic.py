@@ -4,9 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Ledger
-from sordino.mechanisms import memory
-from sordino.mechanisms.gaussian import clip_rows
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.mechanisms import Stream, Streams, clip_rows, memory
 from sordino.training.convex.plan import LogisticPlan
 from sordino.training.convex.solver import MOST_PRODUCTS, least_tolerance, minimise
 from sordino.training.linear import check_labels
@@ -51,7 +49,7 @@ def fit_logistic(
             f"a gradient norm of {plan.tolerance:g} is too fine for floating point with {n:,} rows and a ridge of "
             f"{plan.ridge:g}: plan with a tolerance of {4 * least:.2g}"
         )
-    require_memory(n, width)
+    require_memory_for_logistic(n, width)
     ledger.spend(plan.event, what, part, seeded=streams.predictable)
     rows = np.empty((n, width))
     for start in range(0, n, _BLOCK):
@@ -63,7 +61,7 @@ def fit_logistic(
     return (told[0] if fits == 1 else told) / plan.data_norm
 
 
-def require_memory(n: int, width: int) -> None:
+def require_memory_for_logistic(n: int, width: int) -> None:
     """Refuse a fit to n rows of this width that memory has no room for, before it is charged."""
     # The rows twice, once weighed for a Hessian, a few matrices of their width, and the solver's products of columns.
     needed = 8.0 * (2.5 * n * width + 6 * width**2 + 3 * min(n * width**2 / 2, MOST_PRODUCTS))
@@ -118,7 +116,7 @@ def scores(weights: Array, x: Vectors) -> Array:
     return np.asarray(np.tensordot(with_bias(x), weights, axes=([1], [-1])))
 
 
-def predict(weights: Array, x: Vectors) -> NDArray[np.int64]:
+def predict_logistic(weights: Array, x: Vectors) -> NDArray[np.int64]:
     """The class of each row, from what `fit_logistic` gave."""
     found = scores(weights, x)
     return (found > 0).astype(np.int64) if weights.ndim == 1 else found.argmax(axis=1)

@@ -14,11 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from sordino.budget import Composed, Event, Gaussian, LogisticPerturbation, Pure
-from sordino.budget.events import Adjacency
-from sordino.budget.logistic_perturbation import largest_gaussian_loss, worst_loss
-from sordino.mechanisms.exact import check_noise, noisy_sum
-from sordino.mechanisms.gaussian import gaussian_noise
+from sordino.budget import (
+    Adjacency,
+    Composed,
+    Event,
+    Gaussian,
+    LogisticPerturbation,
+    Pure,
+    largest_gaussian_loss,
+    worst_loss,
+)
+from sordino.mechanisms import check_noise, gaussian_noise, noisy_sum
 
 Array = NDArray[np.float64]
 Masks = NDArray[np.bool_]

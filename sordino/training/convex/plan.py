@@ -10,9 +10,22 @@ larger of the two; it is no proof.
 import math
 from dataclasses import dataclass
 
-from sordino.budget import Event, Gaussian, Ledger, Pure, Repeated, calibration, cost
-from sordino.budget.events import Adjacency, check_adjacency, composed, exceptions, leaves, refuse_add_remove
-from sordino.budget.steps import check_delta_against_n
+from sordino.budget import (
+    Adjacency,
+    Event,
+    Gaussian,
+    Ledger,
+    Pure,
+    Repeated,
+    calibration,
+    check_adjacency,
+    check_delta_against_n,
+    composed,
+    cost,
+    exceptions,
+    leaves,
+    refuse_add_remove,
+)
 from sordino.training.convex.perturbations import GaussianObjective, GaussianOutput, Perturbation, PureObjective
 from sordino.training.convex.solver import least_tolerance
 

@@ -21,7 +21,7 @@ from sordino.training.convex import (
     fit_logistic,
     fit_many,
     logistic,
-    predict,
+    predict_logistic,
     scores,
     solver,
 )
@@ -47,7 +47,7 @@ def test_a_fit_within_the_budget_predicts():
         ledger = Ledger(1.0, 1e-5)
         weights = fit_logistic(plan, x, y, ledger, keyed(0))
         assert weights.shape == (6,)
-        assert (predict(weights, x) == y).mean() > 0.9
+        assert (predict_logistic(weights, x) == y).mean() > 0.9
         assert 0.99 <= ledger.epsilon() <= 1.0
         assert ledger.entries[0].event == plan.event
         assert ledger.entries[0].seeded
@@ -56,7 +56,7 @@ def test_a_fit_within_the_budget_predicts():
 def test_output_perturbation_and_several_classes():
     x, y = table()
     plan = LogisticPlan.output_perturbed(n=4000, width=5, target_epsilon=2.0, target_delta=1e-5, data_norm=data_norm(5))
-    assert (predict(fit_logistic(plan, x, y, Ledger(2.0, 1e-5), keyed(1)), x) == y).mean() > 0.85
+    assert (predict_logistic(fit_logistic(plan, x, y, Ledger(2.0, 1e-5), keyed(1)), x) == y).mean() > 0.85
     three = (x[:, :3] + np.random.default_rng(1).normal(size=(4000, 3)) * 0.05).argmax(axis=1)
     plan = LogisticPlan.calibrated(
         n=4000, width=5, target_epsilon=3.0, target_delta=1e-5, data_norm=data_norm(5), classes=3
@@ -64,7 +64,7 @@ def test_output_perturbation_and_several_classes():
     ledger = Ledger(3.0, 1e-5)
     weights = fit_logistic(plan, x, three, ledger, keyed(2))
     assert weights.shape == (3, 6)
-    assert (predict(weights, x) == three).mean() > 0.8
+    assert (predict_logistic(weights, x) == three).mean() > 0.8
     assert isinstance(plan.event, Repeated)
     assert plan.event.count == 3
     assert 2.9 < ledger.epsilon() <= 3.0

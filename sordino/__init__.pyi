@@ -1,0 +1,14 @@
+from .audit import audit as audit
+from .budget import Ledger as Ledger
+from .budget import events as events
+from .data import Schema as Schema
+from .gradients import ClippedGradients as ClippedGradients
+from .gradients import repair as repair
+from .training import SGD as SGD
+from .training import Adam as Adam
+from .training import Plan as Plan
+from .training import Run as Run
+from .training import fit as fit
+from .training import make_private as make_private
+
+__version__: str

@@ -1,0 +1,15 @@
+from .auditing import audit_plan as audit_plan
+from .auditing import audit_recipe as audit_recipe
+from .auditing import audit_run as audit_run
+from .black_box import audit as audit
+from .final_weights import audit_final_weights as audit_final_weights
+from .findings import Audit as Audit
+from .findings import Finding as Finding
+from .findings import Part as Part
+from .lower_bound import epsilon_lower_bound as epsilon_lower_bound
+from .noise import noise_test as noise_test
+from .one_run import one_run_lower_bound as one_run_lower_bound
+from .sampler import sampler_test as sampler_test
+from .sensitivity import sensitivity_probe as sensitivity_probe
+from .weight_distributions import SI_MNIST as SI_MNIST
+from .weight_distributions import audit_weight_distributions as audit_weight_distributions

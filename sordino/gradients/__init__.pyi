@@ -1,0 +1,17 @@
+from . import batches as batches
+from . import precision as precision
+from .batches import Loss as Loss
+from .clipping import Automatic as Automatic
+from .clipping import Clipping as Clipping
+from .clipping import Flat as Flat
+from .clipping import PerLayer as PerLayer
+from .engine import Clipped as Clipped
+from .engine import ClippedGradients as ClippedGradients
+from .mixing import ExamplesMixError as ExamplesMixError
+from .precision import narrow_operation as narrow_operation
+from .precision import unshortened as unshortened
+from .repair import repair as repair
+from .specimens import Held as Held
+from .specimens import Untouched as Untouched
+from .specimens import same_chances as same_chances
+from .tuning import Choices as Choices
