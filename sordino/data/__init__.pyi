@@ -18,6 +18,14 @@ from .files import read_cells as read_cells
 from .files import read_examples as read_examples
 from .places import CACHE as CACHE
 from .places import cache_folder as cache_folder
+from .records import ArrayRecords as ArrayRecords
+from .records import DatasetRecords as DatasetRecords
+from .records import Records as Records
+from .records import TableRecords as TableRecords
+from .records import array_fingerprint as array_fingerprint
+from .records import as_records as as_records
+from .records import dataset_records as dataset_records
+from .records import in_memory as in_memory
 from .samplers import FullBatchSampler as FullBatchSampler
 from .samplers import PoissonSampler as PoissonSampler
 from .samplers import Sampler as Sampler

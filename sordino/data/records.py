@@ -1,0 +1,273 @@
+"""Records: private data as training sees it, whatever it is kept in.
+
+Arrays, memory maps, tensors, torch Datasets and tables with a schema all become `Records`: a length, batches by index,
+and a keyed fingerprint. Nothing downstream cares which it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler, TensorDataset, default_collate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Indices = NDArray[np.int64]
+Collate = Callable[[list[Any]], Any]
+_BLOCK = 4096
+_LABELS = ("labels", "label")
+
+
+@runtime_checkable
+class Records(Protocol):
+    """Private records: how many there are, batches of them, and a fingerprint.
+
+    `batch` returns inputs and targets (x, y): tensors with one row for each index, or tuples or dicts of such tensors.
+    Asked again for the same indices it must return the same batch, up to chance drawn from torch's, NumPy's or Python's
+    generators. `fingerprint` binds a run to its data: an HMAC under the run's key, so that without the key it does not
+    even confirm a guess.
+    """
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Indices) -> tuple[Any, Any]: ...
+
+    def fingerprint(self, key: bytes) -> str: ...
+
+
+class ArrayRecords:
+    """Inputs x and targets y: arrays, memory maps or tensors with a row for each record, or tuples or dicts of them.
+
+    >>> import numpy as np
+    >>> records = ArrayRecords(np.eye(3, dtype=np.float32), np.array([0, 1, 0]))
+    >>> len(records)
+    3
+    >>> records.batch(np.array([1]))
+    (tensor([[0., 1., 0.]]), tensor([1]))
+    """
+
+    def __init__(self, x: Any, y: Any) -> None:
+        self.x, self.y = x, y
+        lengths = {len(leaf) for leaf in self._leaves}
+        if len(lengths) != 1 or 0 in lengths:
+            raise ValueError(f"inputs and targets must have one row for each record, not {sorted(lengths)} rows")
+        self._n = lengths.pop()
+
+    @property
+    def _leaves(self) -> list[Any]:
+        return pytree.tree_leaves((self.x, self.y))
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """All inputs, then all targets, as NumPy has them."""
+        return tuple(_array(leaf) for leaf in self._leaves)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def batch(self, indices: Indices) -> tuple[Any, Any]:
+        return pytree.tree_map(lambda leaf: _gathered(leaf, indices), self.x), pytree.tree_map(
+            lambda leaf: _gathered(leaf, indices), self.y
+        )
+
+    def fingerprint(self, key: bytes) -> str:
+        return array_fingerprint(key, self.arrays)
+
+
+class DatasetRecords:
+    """The items of a map-style torch Dataset: pairs (input, target), or dicts of inputs with `labels` or `label`.
+
+    `collate_fn` must make each row of a batch from one item alone: whatever mixes items (mixup, a norm over the batch)
+    breaks the guarantee, and only a wrong number of rows can be noticed here.
+    """
+
+    def __init__(self, dataset: Dataset[Any] | Sequence[Any], collate_fn: Collate | None = None) -> None:
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise ValueError(
+                "the dataset must be map-style (with a length and items): Poisson batches are drawn by index"
+            )
+        self._dataset, self._collate = dataset, collate_fn or _collate
+        self._n = len(dataset)
+        if self._n == 0:
+            raise ValueError("the dataset is empty")
+
+    def __len__(self) -> int:
+        return self._n
+
+    def batch(self, indices: Indices) -> tuple[Any, Any]:
+        if len(indices):
+            return _pair(self._collate([self._dataset[int(index)] for index in indices]), len(indices))
+        x, y = _pair(self._collate([self._dataset[0]]), 1)  # an empty batch has the shapes and types of any other
+        return pytree.tree_map(lambda leaf: leaf[:0] if isinstance(leaf, Tensor) else leaf, (x, y))
+
+    def fingerprint(self, key: bytes) -> str:
+        """Of the items as they are read now: where they are random beyond a seed, no two fingerprints are alike."""
+        mac = hmac.new(key, digestmod=hashlib.sha256)
+        for index in range(self._n):
+            leaves, structure = pytree.tree_flatten(self.batch(np.array([index])))
+            mac.update(str(structure).encode())
+            for leaf in leaves:
+                if isinstance(leaf, Tensor):
+                    _absorb(mac, _array(leaf))
+                else:
+                    mac.update(repr(leaf).encode())
+        return mac.hexdigest()
+
+
+class TableRecords:
+    """Rows of a table, made into numbers a batch at a time by `encode` (such as `features.OneHot` of a schema's
+    columns)."""
+
+    def __init__(self, table: pd.DataFrame, y: NDArray[Any], encode: Callable[[pd.DataFrame], NDArray[Any]]) -> None:
+        if len(table) != len(y) or len(y) == 0:
+            raise ValueError(
+                f"a table and its targets must have one row for each record, not {len(table)} and {len(y)}"
+            )
+        self._table, self._y, self._encode = table, np.asarray(y), encode
+
+    def __len__(self) -> int:
+        return len(self._y)
+
+    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(np.array(self._encode(self._table.iloc[indices]))), torch.from_numpy(self._y[indices])
+
+    def fingerprint(self, key: bytes) -> str:
+        columns = [self._table[name] for name in self._table]
+        codes = [(column.cat.codes if hasattr(column, "cat") else column).to_numpy() for column in columns]
+        plain = [code.astype("U") if code.dtype.hasobject else code for code in codes]
+        return array_fingerprint(key, (*plain, self._y))
+
+
+def as_records(data: Any) -> Records:
+    """Records from what users have: a pair (x, y), a dict of arrays with `labels`, a torch Dataset or a DataLoader.
+
+    Of a DataLoader its dataset and collate_fn are used; which records form a batch is drawn by the plan.
+
+    >>> import numpy as np
+    >>> len(as_records((np.zeros((5, 2), np.float32), np.zeros(5, np.int64))))
+    5
+    """
+    if isinstance(data, Records):
+        return data
+    if isinstance(data, DataLoader):
+        _refuse_sampler(data)
+        return _of_dataset(data.dataset, None if data.collate_fn is default_collate else data.collate_fn)
+    if isinstance(data, Mapping):
+        x, y = _pair(dict(data), None)
+        return ArrayRecords(x, y)
+    if isinstance(data, tuple):
+        if len(data) != 2:
+            raise ValueError(f"arrays are given as a pair (x, y), not as a tuple of {len(data)}")
+        return ArrayRecords(*data)
+    return _of_dataset(data, None)
+
+
+def dataset_records(dataset: Any, collate_fn: Collate | None = None) -> Records:
+    """The same with a collate_fn for the items of a Dataset, in place of a DataLoader's own."""
+    if collate_fn is None:
+        return as_records(dataset)
+    if isinstance(dataset, DataLoader):
+        raise ValueError("a DataLoader has its own collate_fn: leave collate_fn out, or pass the dataset")
+    return _of_dataset(dataset, collate_fn)
+
+
+def in_memory(records: Records) -> tuple[Any, Any]:
+    """All inputs and targets, for models that work on the whole: as they are if they are arrays, else read now."""
+    if isinstance(records, ArrayRecords):
+        return records.x, records.y
+    return records.batch(np.arange(len(records)))
+
+
+def _of_dataset(dataset: Any, collate_fn: Collate | None) -> Records:
+    # A subclass may change its items, so only a plain one is read past them.
+    if type(dataset) is TensorDataset and collate_fn is None and len(dataset.tensors) == 2 and len(dataset):
+        return ArrayRecords(*dataset.tensors)
+    return DatasetRecords(dataset, collate_fn)
+
+
+def _refuse_sampler(loader: DataLoader[Any]) -> None:
+    """Refuse a loader that decides by itself which records form a batch."""
+    plain = type(loader.sampler) in (SequentialSampler, RandomSampler) and not getattr(loader.sampler, "replacement", 0)
+    if loader.batch_size is None or not plain:
+        what = "a batch_sampler" if loader.batch_size is None else f"a {type(loader.sampler).__name__}"
+        raise ValueError(
+            f"the DataLoader draws its batches by {what}, and ε is for the Poisson batches that the plan draws: pass "
+            "a DataLoader without sampler and batch_sampler, or the dataset itself"
+        )
+
+
+def array_fingerprint(key: bytes, arrays: Iterable[NDArray[Any]]) -> str:
+    """An HMAC of the arrays' types, shapes and bytes, a block of rows at a time."""
+    mac = hmac.new(key, digestmod=hashlib.sha256)
+    for array in arrays:
+        _absorb(mac, array)
+    return mac.hexdigest()
+
+
+def _absorb(mac: hmac.HMAC, array: NDArray[Any]) -> None:
+    mac.update(f"{array.dtype.str}{array.shape}".encode())
+    blocks = (array[start : start + _BLOCK] for start in range(0, len(array), _BLOCK)) if array.ndim else (array,)
+    for block in blocks:
+        mac.update(np.ascontiguousarray(block).data.cast("B") if block.size else b"")
+
+
+def _collate(items: list[Any]) -> Any:
+    """torch's, but lists of numbers in dicts (token ids, as Hugging Face has them) are rows, not columns."""
+    return default_collate([_with_rows(item) for item in items])
+
+
+def _with_rows(item: Any) -> Any:
+    if not isinstance(item, Mapping):
+        return item
+    return {name: torch.as_tensor(value) if isinstance(value, list) else value for name, value in item.items()}
+
+
+def _pair(batch: Any, examples: int | None) -> tuple[Any, Any]:
+    """Inputs and targets of a batch of so many items."""
+    batch = _dicts(batch)
+    if isinstance(batch, dict) and len(batch) > 1:
+        labels = next((name for name in _LABELS if name in batch), None)
+        if labels is not None:
+            batch = {name: value for name, value in batch.items() if name != labels}, batch[labels]
+    if not isinstance(batch, Sequence) or len(batch) != 2:
+        raise ValueError(
+            "an item of the dataset must be a pair (input, target), or a dict of inputs with `labels`: give a "
+            "collate_fn that returns (x, y)"
+        )
+    x, y = batch
+    if examples is not None and not (_rows(x) == _rows(y) == {examples}):
+        raise ValueError("the collated batch must have one row for each item that was drawn")
+    return x, y
+
+
+def _dicts(batch: Any) -> Any:
+    """The batch with a dict for every mapping (transformers.BatchEncoding is one)."""
+    return pytree.tree_map(
+        lambda leaf: _dicts(dict(leaf)) if isinstance(leaf, Mapping) else leaf,
+        batch,
+        is_leaf=lambda part: isinstance(part, Mapping) and type(part) is not dict,
+    )
+
+
+def _rows(batch: Any) -> set[int]:
+    return {len(leaf) if leaf.ndim else -1 for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)}
+
+
+def _gathered(leaf: Any, indices: Indices) -> Tensor:
+    return leaf[torch.from_numpy(indices)] if isinstance(leaf, Tensor) else torch.from_numpy(leaf[indices])
+
+
+def _array(leaf: Any) -> NDArray[Any]:
+    if isinstance(leaf, Tensor):
+        leaf = leaf.detach().cpu()
+        leaf = leaf.view(torch.int16) if leaf.dtype == torch.bfloat16 else leaf  # NumPy has no such type
+    return np.asarray(leaf)
