@@ -1,6 +1,5 @@
 from . import calibration as calibration
 from . import events as events
-from . import iteration as iteration
 from . import marks as marks
 from . import rdp as rdp
 from . import weight_trajectories as weight_trajectories
@@ -25,16 +24,15 @@ from .events import RepeatAndSelect as RepeatAndSelect
 from .events import Repeated as Repeated
 from .events import ShuffledGaussian as ShuffledGaussian
 from .events import UnsupportedEvent as UnsupportedEvent
-from .events import check_adjacency as check_adjacency
-from .events import check_delta as check_delta
 from .events import composed as composed
-from .events import describe as describe
-from .events import exceptions as exceptions
 from .events import from_json as from_json
 from .events import leaves as leaves
-from .events import refuse_add_remove as refuse_add_remove
 from .events import to_json as to_json
-from .iteration import rho as rho
+from .events.base import check_adjacency as check_adjacency
+from .events.base import check_delta as check_delta
+from .events.base import refuse_add_remove as refuse_add_remove
+from .events.objective_perturbation import largest_gaussian_loss as largest_gaussian_loss
+from .events.objective_perturbation import worst_loss as worst_loss
 from .ledger import BudgetExceeded as BudgetExceeded
 from .ledger import Ledger as Ledger
 from .ledger_content import Entry as Entry
@@ -43,8 +41,6 @@ from .ledger_file import LedgerError as LedgerError
 from .ledger_file import locked as locked
 from .ledger_file import partial_of as partial_of
 from .ledger_file import write_durably as write_durably
-from .logistic_perturbation import largest_gaussian_loss as largest_gaussian_loss
-from .logistic_perturbation import worst_loss as worst_loss
 from .selection import advanced_composition as advanced_composition
 from .selection import best_of_random as best_of_random
 from .selection import claimed_random_search as claimed_random_search

@@ -2,27 +2,14 @@
 
 import math
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
 from sordino.budget import pld, rdp
-from sordino.budget.events import (
-    Adjacency,
-    Composed,
-    Event,
-    Laplace,
-    Pure,
-    RepeatAndSelect,
-    Repeated,
-    UnsupportedEvent,
-    check_adjacency,
-    check_delta,
-    delta_besides_exceptions,
-    leaves,
-)
+from sordino.budget.events import Adjacency, Composed, Event, Repeated, UnsupportedEvent, leaves
+from sordino.budget.events.base import check_adjacency, check_delta, delta_besides_exceptions, pure_sum
 
 Accountant = Literal["pld", "rdp", "pld+rdp", "pure", "renyi-filter"]
 
@@ -69,34 +56,15 @@ def _cost(event: Event, delta: float, adjacency: Adjacency) -> Cost:
 def pure_epsilon(event: Event, adjacency: Adjacency) -> float | None:
     """The ε of pure events by basic composition: their sum, whatever δ is; None unless all of them are pure.
 
-    It holds for events chosen along the way too. The best of a random number of pure runs costs 2 + shape times one of
-    them (Papernot & Steinke 2021, Theorem 2 at infinite orders; a Poisson number has no pure bound).
+    It holds for events chosen along the way too.
     """
-    total = _pure_sum(leaves(event), adjacency)
+    total = pure_sum(event, adjacency)
     return None if total is None else rounded_up(total)
 
 
 def rounded_up(total: Fraction) -> float:
     rounded = float(min(total, Fraction(sys.float_info.max)))
     return rounded if rounded >= total else math.nextafter(rounded, math.inf)
-
-
-def _pure_sum(counts: Mapping[Event, int], adjacency: Adjacency) -> Fraction | None:
-    total = Fraction(0)
-    for leaf, count in counts.items():
-        match leaf:
-            case Pure(value):
-                total += count * Fraction(value)
-            case Laplace(multiplier):
-                total += count * (2 if adjacency == "replace-one" else 1) / Fraction(multiplier)
-            case RepeatAndSelect(inner, _, shape) if shape < math.inf:
-                one = _pure_sum(leaves(inner), adjacency)
-                if one is None:
-                    return None
-                total += count * (2 + Fraction(shape)) * one
-            case _:
-                return None
-    return total
 
 
 def _attempt(price, event: Event, delta: float, adjacency: Adjacency) -> float | None:  # type: ignore[no-untyped-def]
@@ -109,8 +77,8 @@ def _attempt(price, event: Event, delta: float, adjacency: Adjacency) -> float |
 def _split(event: Event, delta: float, adjacency: Adjacency) -> float | None:
     """The least of PLD(what PLD knows, δ−δ₁) + RDP(the rest, δ₁) over a few δ₁: basic composition of the two."""
     counts, delta = leaves(event), delta_besides_exceptions(event, delta)
-    only_rdp = Composed(tuple(Repeated(leaf, n) for leaf, n in counts.items() if isinstance(leaf, pld.RDP_ONLY)))
-    others = Composed(tuple(Repeated(leaf, n) for leaf, n in counts.items() if not isinstance(leaf, pld.RDP_ONLY)))
+    only_rdp = Composed(tuple(Repeated(leaf, n) for leaf, n in counts.items() if not leaf.known_to_pld()))
+    others = Composed(tuple(Repeated(leaf, n) for leaf, n in counts.items() if leaf.known_to_pld()))
     if not only_rdp.events or not others.events:
         return None
 

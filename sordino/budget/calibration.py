@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from sordino.budget import pld
 from sordino.budget.accountant import cost
-from sordino.budget.events import Composed, Event, UnsupportedEvent, check_adjacency, check_delta
+from sordino.budget.events import Composed, Event, UnsupportedEvent
+from sordino.budget.events.base import check_adjacency, check_delta
 
 _SLACK = 1e-3
 _NOISE_RANGE = (1e-8, 1e8)

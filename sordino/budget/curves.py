@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.budget import iteration
 from sordino.budget.accountant import cost
 from sordino.budget.calibration import noise_multiplier
 from sordino.budget.events import Event, Iteration, PoissonGaussian, Repeated
@@ -61,5 +60,5 @@ def noise_by_sampling_and_by_iteration(
     sampled = [noise_multiplier(lambda s: Repeated(PoissonGaussian(sample_rate, s), steps), e, delta) for e in epsilons]
     iterated = [noise_multiplier(lambda s: Iteration(epochs, per_epoch, s), e, delta, "replace-one") for e in epsilons]
     unit = Iteration(epochs, per_epoch, 1.0)  # RDP is proportional to 1/σ², so sharing out less protection scales σ
-    saving = math.sqrt(iteration.claimed_rho(unit, "replace-one", share) / iteration.rho(unit, "replace-one"))
+    saving = math.sqrt(unit.rho("replace-one", share) / unit.rho("replace-one"))
     return np.array(sampled), saving * np.array(iterated)

@@ -18,19 +18,8 @@ from uuid import uuid4
 
 from sordino.budget import ledger_file, marks, rdp, statement
 from sordino.budget.accountant import Cost, cost
-from sordino.budget.events import (
-    Adjacency,
-    Composed,
-    Event,
-    Repeated,
-    UnsupportedEvent,
-    check_adjacency,
-    check_delta,
-    composed,
-    delta_besides,
-    exceptions,
-    refuse_add_remove,
-)
+from sordino.budget.events import Adjacency, Composed, Event, Repeated, UnsupportedEvent, composed
+from sordino.budget.events.base import check_adjacency, check_delta, delta_besides, refuse_add_remove
 from sordino.budget.ledger_content import (
     Entry,
     Planned,
@@ -461,7 +450,7 @@ def _refuse_exceptions(event: Event) -> None:
 
     Those of the plan are fixed, so they are taken from δ at the start.
     """
-    if exceptions(event):
+    if event.exceptions():
         raise UnsupportedEvent(
             "an event with exceptions, chosen after outputs were seen: its share of δ was not set aside; "
             "it can be spent only if it is planned when the ledger is opened"

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sordino.budget.calibration import check_target
-from sordino.budget.events import Adjacency, Event, Repeated, check_adjacency, check_delta, from_json, to_json
+from sordino.budget.events import Adjacency, Event, Repeated, from_json, to_json
+from sordino.budget.events.base import check_adjacency, check_delta
 from sordino.budget.ledger_file import LedgerError
 
 

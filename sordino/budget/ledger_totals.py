@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from sordino.budget import rdp
 from sordino.budget.accountant import pure_epsilon, rounded_up
-from sordino.budget.events import Adjacency, Event, UnsupportedEvent, exceptions
+from sordino.budget.events import Adjacency, Event, UnsupportedEvent
 from sordino.budget.ledger_content import Entry, Planned, Terms, entry_to_json
 
 
@@ -36,7 +36,7 @@ class Sum:
             self,
             rdp=self.rdp + rdp.rdp_at(event, self.adjacency, self.order),
             pure=None if pure is None or self.pure is None else self.pure + Fraction(pure),
-            exceptions=self.exceptions + exceptions(event),
+            exceptions=self.exceptions + event.exceptions(),
         )
 
     @property

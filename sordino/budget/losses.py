@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from dp_accounting.pld.pld_pmf import PLDPmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import fftconvolve
@@ -117,8 +118,13 @@ def connected(interval: float, lowest: int, deltas: Array, offset: float = 0.0) 
     return Losses(interval, lowest, np.maximum(probabilities, 0), float(deltas[-1]), offset)
 
 
-def of_library(pmf: PLDPmf) -> Losses:
-    """A distribution that dp_accounting made."""
+def library_losses(found: PrivacyLossDistribution) -> tuple[Losses, Losses]:
+    """The losses of a record removed and of one added, from dp_accounting; the same object where they are alike."""
+    remove = _of_pmf(found._pmf_remove)
+    return remove, remove if found._symmetric else _of_pmf(found._pmf_add)
+
+
+def _of_pmf(pmf: PLDPmf) -> Losses:
     dense = pmf.to_dense_pmf()
     return Losses(dense._discretization, dense._lower_loss, np.asarray(dense._probs), float(dense._infinity_mass))
 

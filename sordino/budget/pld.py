@@ -11,32 +11,12 @@ from functools import lru_cache, reduce
 
 import numpy as np
 from dp_accounting import gaussian_mechanism
-from dp_accounting.pld import privacy_loss_distribution as distributions
 from scipy.special import erf
 
-from sordino.budget import central_limit, logistic_perturbation, rdp, sampled_gaussian
-from sordino.budget.events import (
-    Adjacency,
-    Event,
-    FixedSizeGaussian,
-    Gaussian,
-    Iteration,
-    Laplace,
-    LogisticPerturbation,
-    NonPrivate,
-    PoissonGaussian,
-    Pure,
-    RepeatAndSelect,
-    ShuffledGaussian,
-    UnsupportedEvent,
-    delta_besides_exceptions,
-    leaves,
-)
-from sordino.budget.losses import Losses, TooLong, connected, of_library
+from sordino.budget.events import Adjacency, Event, Gaussian, NonPrivate, UnsupportedEvent, leaves
+from sordino.budget.events.base import LARGEST_CONNECTED_INTERVAL, delta_besides_exceptions
+from sordino.budget.losses import Losses, TooLong
 
-RDP_ONLY = (RepeatAndSelect, FixedSizeGaussian, Iteration)
-# Connecting the dots needs exp(interval); above this the interval is coarse because ε is huge, and rounding up will do.
-_LARGEST_CONNECTED_INTERVAL = 100.0
 # Convolution by FFT errs by about this much probability a composed step; it is set aside from δ.
 _FFT_ERROR = 64 * sys.float_info.epsilon
 # Differences of probabilities divided by a smaller interval would be nothing but rounding.
@@ -53,16 +33,16 @@ def epsilon(
 
     The grid is refined to an interval of about fineness·ε and until two grids agree to the relative agreement.
 
-    Raises UnsupportedEvent for events whose privacy loss distribution is not known (RDP_ONLY).
+    Raises UnsupportedEvent for events whose privacy loss distribution is not known.
     """
     counts, delta = _priceable(event, adjacency), delta_besides_exceptions(event, delta)
-    if any(isinstance(leaf, NonPrivate) for leaf in counts):
+    if NonPrivate() in counts:
         return math.inf
-    if not counts:
-        return 0.0
-    if all(isinstance(leaf, Gaussian) for leaf in counts):
-        (gaussian,) = counts
-        return _gaussian_epsilon(gaussian.noise_multiplier, delta, adjacency)  # type: ignore[union-attr]
+    match [*counts]:
+        case []:
+            return 0.0
+        case [Gaussian(noise_multiplier)]:
+            return _gaussian_epsilon(noise_multiplier, delta, adjacency)
     delta -= _FFT_ERROR * sum(counts.values())
     if delta <= 0:
         return None
@@ -77,7 +57,7 @@ def rough_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float | N
 
 def approximate_epsilon(event: Event, delta: float, adjacency: Adjacency) -> float:
     """ε of about the right size in no time, to start searches from: never for a guarantee."""
-    return central_limit.epsilon(_priceable(event, adjacency), delta_besides_exceptions(event, delta), adjacency)
+    return _central_limit_epsilon(_priceable(event, adjacency), delta_besides_exceptions(event, delta), adjacency)
 
 
 def _priceable(event: Event, adjacency: Adjacency) -> dict[Event, int]:
@@ -85,18 +65,14 @@ def _priceable(event: Event, adjacency: Adjacency) -> dict[Event, int]:
     counts: dict[Event, int] = {}
     precision = 0.0
     for leaf, count in leaves(event).items():
-        if isinstance(leaf, RDP_ONLY):
+        if not leaf.known_to_pld():
             raise UnsupportedEvent(f"no privacy loss distribution is known for {type(leaf).__name__}")
-        if isinstance(leaf, ShuffledGaussian):
-            rdp.check_fixed_order(adjacency)
-        if isinstance(leaf, LogisticPerturbation):
-            logistic_perturbation.check_adjacency(adjacency)
-        if isinstance(leaf, Gaussian | ShuffledGaussian) or (
-            isinstance(leaf, PoissonGaussian) and leaf.sample_rate == 1
-        ):
-            precision += count / leaf.noise_multiplier**2
-        else:
+        leaf.check_adjacency(adjacency)
+        noise_multiplier = leaf.as_gaussian()
+        if noise_multiplier is None:
             counts[leaf] = count
+        else:
+            precision += count / noise_multiplier**2
     if precision > 1e60:
         raise UnsupportedEvent("next to no noise in so many Gaussian releases; RDP prices them")
     if precision:
@@ -117,11 +93,11 @@ def _gaussian_epsilon(noise_multiplier: float, delta: float, adjacency: Adjacenc
 def _refined(
     counts: Mapping[Event, int], delta: float, adjacency: Adjacency, fineness: float, agreement: float
 ) -> float:
-    widest = max(_loss_range(leaf) for leaf in counts)
-    slow = adjacency == "replace-one" or widest > _FEW_POINTS * _LARGEST_CONNECTED_INTERVAL
+    widest = max(leaf.loss_range() for leaf in counts)
+    slow = adjacency == "replace-one" or widest > _FEW_POINTS * LARGEST_CONNECTED_INTERVAL
     smallest = max(widest / (_FEW_POINTS if slow else _MOST_POINTS), _FINEST)
     # A grid coarser than the losses of a single event would round each of them up to a multiple of itself.
-    start = min(fineness * (central_limit.epsilon(counts, delta, adjacency) or widest), widest / 4)
+    start = min(fineness * (_central_limit_epsilon(counts, delta, adjacency) or widest), widest / 4)
     interval = _on_ladder(max(start, smallest, _composed_range(counts, adjacency) / _MOST_POINTS))
     answer, points = _on_grid(counts, delta, adjacency, interval)
     ratio = 4.0
@@ -150,20 +126,25 @@ def _on_ladder(interval: float) -> float:
 
 def _composed_range(counts: Mapping[Event, int], adjacency: Adjacency) -> float:
     """Roughly how wide the loss of all of these spreads: 16 standard deviations, with the chance of joining."""
-    variance = central_limit.precision(counts, adjacency)
+    variance = _precision(counts, adjacency)
     for leaf, count in counts.items():
-        if isinstance(leaf, PoissonGaussian):
-            variance += count * leaf.sample_rate * (0.5 / leaf.noise_multiplier**2) ** 2
+        variance += leaf.participation_variance(count)
     return 16 * math.sqrt(variance)
 
 
-def _loss_range(leaf: Event) -> float:
-    """Roughly how wide the privacy loss of one event spreads, for a bound on the size of its grid."""
-    if isinstance(leaf, Gaussian | PoissonGaussian):
-        return 20 / leaf.noise_multiplier + 1 / leaf.noise_multiplier**2
-    if isinstance(leaf, LogisticPerturbation):
-        return 20 / leaf.noise_multiplier + 1 / leaf.noise_multiplier**2 + math.log1p(leaf.curvature / 4)
-    return 2 * (leaf.epsilon if isinstance(leaf, Pure) else 1 / leaf.noise_multiplier)  # type: ignore[union-attr]
+def _central_limit_epsilon(counts: Mapping[Event, int], delta: float, adjacency: Adjacency) -> float:
+    """Many small releases resemble one Gaussian release, whose 1/σ² is the sum of theirs (Dong, Roth & Su 2019)."""
+    if not counts or NonPrivate() in counts:
+        return math.inf if counts else 0.0
+    with np.errstate(divide="ignore"):
+        return float(gaussian_mechanism.get_epsilon_gaussian(_precision(counts, adjacency) ** -0.5, delta))
+
+
+def _precision(counts: Mapping[Event, int], adjacency: Adjacency) -> float:
+    total = 0.0
+    for leaf, count in counts.items():
+        total += leaf.precision(adjacency, count)
+    return total
 
 
 def _on_grid(counts: Mapping[Event, int], delta: float, adjacency: Adjacency, interval: float) -> tuple[float, int]:
@@ -191,38 +172,4 @@ def _repeated(leaf: Event, count: int, adjacency: Adjacency, interval: float) ->
 
 @lru_cache(maxsize=32)
 def _discretised(leaf: Event, adjacency: Adjacency, interval: float) -> tuple[Losses, Losses]:
-    grid = {
-        "value_discretization_interval": interval,
-        "use_connect_dots": interval <= _LARGEST_CONNECTED_INTERVAL,
-    }
-    match leaf:
-        case Gaussian(sigma):
-            found = distributions.from_gaussian_mechanism(sigma, neighboring_relation=rdp.NEIGHBOURS[adjacency], **grid)
-        case PoissonGaussian(rate, sigma):
-            if adjacency != "replace-one" and rate < 1 and grid["use_connect_dots"]:
-                return sampled_gaussian.distribution(rate, sigma, interval)
-            found = distributions.from_gaussian_mechanism(
-                sigma, sampling_prob=rate, neighboring_relation=rdp.NEIGHBOURS[adjacency], **grid
-            )
-        case Laplace(multiplier):
-            scale = multiplier * (0.5 if adjacency == "replace-one" else 1.0)
-            found = distributions.from_laplace_mechanism(scale, **grid)
-        case LogisticPerturbation():
-            return (alike := logistic_perturbation.distribution(leaf, adjacency, interval)), alike
-        case Pure(value):
-            return (alike := _pure(value, interval)), alike
-        case _:
-            raise UnsupportedEvent(f"PLD does not know {type(leaf).__name__}")
-    remove = of_library(found._pmf_remove)
-    return remove, remove if found._symmetric else of_library(found._pmf_add)
-
-
-def _pure(epsilon: float, interval: float) -> Losses:
-    """Randomised response, the worst of the pure mechanisms (Kairouz, Oh & Viswanath 2015), dots connected."""
-    top = math.ceil(epsilon / interval)
-    if interval > _LARGEST_CONNECTED_INTERVAL:
-        return Losses(interval, top, np.ones(1), 0.0)
-    grid = np.arange(-top, top + 1) * interval
-    between = -np.expm1(np.minimum(grid - epsilon, 0)) / (1 + math.exp(-epsilon))
-    deltas = np.where(grid < -epsilon, -np.expm1(np.minimum(grid, 0)), between)
-    return connected(interval, -top, deltas)
+    return leaf.losses(adjacency, interval)

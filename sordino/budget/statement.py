@@ -10,20 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import sordino
 from sordino.budget.accountant import cost
-from sordino.budget.events import (
-    Composed,
-    Event,
-    FixedSizeGaussian,
-    Gaussian,
-    Iteration,
-    PoissonGaussian,
-    RepeatAndSelect,
-    Repeated,
-    ShuffledGaussian,
-    UnsupportedEvent,
-    describe,
-    to_json,
-)
+from sordino.budget.events import Repeated, UnsupportedEvent, to_json
 
 if TYPE_CHECKING:
     from sordino.budget.ledger import Ledger
@@ -156,7 +143,7 @@ def _entry(entry: "Entry", ledger: "Ledger") -> dict[str, Any]:
         "what": entry.what,
         "part": entry.part,
         "event": to_json(entry.event),
-        "in_words": describe(entry.event),
+        "in_words": entry.event.describe(),
         "count": entry.count,
         "committed": entry.committed,
         "when": entry.when,
@@ -183,27 +170,7 @@ def _entry_line(entry: Mapping[str, Any]) -> str:
 
 def _entry_samplers(entry: "Entry") -> set[str]:
     """Where the price of a whole run no longer shows how it sampled, what is claimed for its steps does."""
-    return _samplers(entry.event) or (set() if entry.claimed is None else _samplers(entry.claimed))
-
-
-def _samplers(event: Event) -> set[str]:
-    match event:
-        case PoissonGaussian():
-            return {"Poisson"}
-        case Gaussian():
-            return {"full batch"}
-        case ShuffledGaussian():
-            return {"shuffled epochs (no amplification counted)"}
-        case FixedSizeGaussian():
-            return {"fixed size without replacement"}
-        case Iteration():
-            return {"fixed order"}
-        case Repeated(inner, _) | RepeatAndSelect(inner):
-            return _samplers(inner)
-        case Composed(events):
-            return set().union(*(_samplers(part) for part in events))
-        case _:
-            return set()
+    return entry.event.samplings() or (set() if entry.claimed is None else entry.claimed.samplings())
 
 
 def finite(value: float | None) -> float | str | None:

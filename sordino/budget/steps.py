@@ -3,7 +3,7 @@
 import math
 import warnings
 
-from sordino.budget.events import check_delta
+from sordino.budget.events.base import check_delta
 
 _MOST_STEPS = 2.0**53  # beyond that a float no longer counts one by one
 

@@ -26,7 +26,6 @@ from sordino.budget import (
     Ledger,
     calibration,
     check_delta_against_n,
-    iteration,
     refuse_add_remove,
 )
 from sordino.mechanisms import Stream, Streams, clip_rows, gaussian_noise
@@ -118,7 +117,7 @@ class LastIteratePlan:
     @property
     def claimed(self) -> Event | None:
         """What T&B's figure charges, which holds for 99 % of the records only; None where that is all of them."""
-        ratio = iteration.rho(self.event, "zero-out") / iteration.claimed_rho(self.event, "zero-out")
+        ratio = self.event.rho("zero-out") / self.event.rho("zero-out", share=0.99)
         sigma = self.noise_multiplier * math.sqrt(ratio)
         return Iteration(self.epochs, self.steps_per_epoch, sigma) if ratio > 1 else None
 

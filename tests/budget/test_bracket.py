@@ -14,6 +14,7 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from sordino.budget import Composed, Gaussian, Laplace, Ledger, PoissonGaussian, Pure, Repeated, cost, rdp
+from sordino.budget.events.base import NEIGHBOURS
 
 
 def logarithmic(low, high):
@@ -97,7 +98,7 @@ def test_the_filters_total_is_that_of_an_independent_accountant(events, delta):
     for number, event in enumerate(events):
         ledger.spend(event, f"event {number}")
     order = ledger.terms.filter_order
-    accountant = dp_accounting.rdp.RdpAccountant([order], rdp.NEIGHBOURS["zero-out"])
+    accountant = dp_accounting.rdp.RdpAccountant([order], NEIGHBOURS["zero-out"])
     pure = pure_rdp = 0.0
     for event in events:
         match event.event:

@@ -27,6 +27,7 @@ from sordino.budget import (
     pld,
     rdp,
 )
+from sordino.budget.events.base import NEIGHBOURS
 
 
 def gaussian_delta(mu, epsilon):
@@ -149,7 +150,7 @@ def optimistic(rate, sigma, count, delta, interval, relation="add-remove"):
         value_discretization_interval=interval,
         pessimistic_estimate=False,
         use_connect_dots=False,
-        neighboring_relation=rdp.NEIGHBOURS[relation],
+        neighboring_relation=NEIGHBOURS[relation],
     )
     return one.self_compose(count).get_epsilon_for_delta(delta)
 
@@ -182,7 +183,7 @@ def test_sampled_gaussian_meets_a_brute_force_grid():
 
 def test_replace_one_sampling_meets_dp_accounting_and_its_lower_bound():
     event = Repeated(PoissonGaussian(0.1, 3.0), 50)
-    grid = {"value_discretization_interval": 2e-3, "neighboring_relation": rdp.NEIGHBOURS["replace-one"]}
+    grid = {"value_discretization_interval": 2e-3, "neighboring_relation": NEIGHBOURS["replace-one"]}
     expected = losses.from_gaussian_mechanism(3.0, sampling_prob=0.1, **grid).self_compose(50)
     found = pld.epsilon(event, 1e-5, "replace-one")
     assert found == pytest.approx(expected.get_epsilon_for_delta(1e-5), rel=1e-3)
@@ -246,7 +247,7 @@ def direct_power(probabilities, count):
     ("rate", "sigma", "interval", "count"), [(0.1, 1.0, 0.25, 256), (0.02, 1.5, 0.125, 400), (0.01, 0.6, 0.5, 300)]
 )
 def test_the_slack_set_aside_for_the_fft_covers_its_error_many_times(rate, sigma, interval, count):
-    for single in pld._discretised(PoissonGaussian(rate, sigma), "zero-out", interval):
+    for single in PoissonGaussian(rate, sigma).losses("zero-out", interval):
         exact = direct_power(single.probabilities, count)
         at = (np.arange(len(exact)) + single.lowest * count) * interval + single.offset * count
         escaped = -math.expm1(count * math.log1p(-single.infinite))

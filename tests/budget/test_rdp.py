@@ -26,6 +26,7 @@ from sordino.budget import (
     cost,
     rdp,
 )
+from sordino.budget.events import base
 
 ORDERS = (1.5, 2.0, 3.5, 8.0, 32.0)
 
@@ -212,7 +213,7 @@ def test_the_case_above_would_warn(monkeypatch):
     before = told.level
     told.setLevel(logging.WARNING)  # the command line, if it was called in this process, has raised it
     try:
-        rdp._leaf.cache_clear()
+        base._leaf_rdp.cache_clear()
         rdp.rdp(PoissonGaussian(0.5, 1.0), "zero-out")
     finally:
         told.removeHandler(handler)

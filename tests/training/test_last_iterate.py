@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional
 
-from sordino.budget import BudgetExceeded, Gaussian, Iteration, Ledger, UnsupportedEvent, cost, iteration, rdp
+from sordino.budget import BudgetExceeded, Gaussian, Iteration, Ledger, UnsupportedEvent, cost, rdp
 from sordino.mechanisms.streams import Streams
 from sordino.training import continuity, last_iterate
 from sordino.training.last_iterate import (
@@ -195,9 +195,9 @@ def test_the_price_bounds_iterations_that_can_be_solved(
     shift, variance = 0.0, 0.0
     for step, factor in enumerate(factors):
         shift, variance = factor * shift + (step % steps == place - 1), factor**2 * variance + 1
-    price = iteration._rho(Iteration(epochs, steps, 1.0), "zero-out", place)
+    price = Iteration(epochs, steps, 1.0).rho_at(place, "zero-out")
     assert shift**2 / (2 * variance) <= price * (1 + 1e-12)
-    assert price <= iteration.rho(Iteration(epochs, steps, 1.0), "zero-out")
+    assert price <= Iteration(epochs, steps, 1.0).rho("zero-out")
 
 
 @pytest.mark.parametrize("place", [1, 4, 7])
@@ -212,7 +212,7 @@ def test_no_other_portions_of_the_shifts_cost_less(place: int) -> None:
     start = np.diff(arrived, prepend=0).astype(float)
     best = minimize(lambda portions: (portions**2).sum() / 2, start, jac=lambda portions: portions, constraints=allowed)
     assert best.success
-    assert best.fun == pytest.approx(iteration._rho(Iteration(epochs, steps, 1.0), "zero-out", place), rel=1e-5)
+    assert best.fun == pytest.approx(Iteration(epochs, steps, 1.0).rho_at(place, "zero-out"), rel=1e-5)
 
 
 def test_the_event_is_priced_for_the_last_record() -> None:
@@ -262,7 +262,7 @@ def test_what_the_paper_claims_is_shown_beside_it() -> None:
     plan = LastIteratePlan(n=20_000, batch=100, epochs=5, data_clip=1.0, noise_multiplier=3.0, learning_rate=1.0)
     assert plan.claimed is not None
     claimed = rdp.rdp(plan.claimed, "replace-one", (8.0,))
-    np.testing.assert_allclose(claimed, 8 * iteration.claimed_rho(plan.event, "replace-one"))
+    np.testing.assert_allclose(claimed, 8 * plan.event.rho("replace-one", 0.99))
     assert PLAN.claimed is None  # of twelve steps, 99 % of the records reach into the last
 
 

@@ -6,7 +6,7 @@ from itertools import product
 from math import log, sqrt
 from statistics import median
 
-from sordino.budget import Iteration, PoissonGaussian, Repeated, calibration, rdp, rho
+from sordino.budget import Iteration, PoissonGaussian, Repeated, calibration, rdp
 from sordino.data import load
 from sordino.papers.better_features.common import (
     CNN,
@@ -321,7 +321,7 @@ def _convergence(experiment: Experiment, item: str, datasets: tuple[str, ...], e
 
 def _iteration_sigma_old(epochs: int, steps: int, epsilon: float) -> float:
     """The noise that the old conversion asks of iteration: α·rho + ln(1/δ)/(α−1), least over all orders α > 1."""
-    unit = rho(Iteration(epochs, steps, 1.0), "replace-one")  # at σ: unit/σ², of which the least is r + 2·√(r·ln(1/δ))
+    unit = Iteration(epochs, steps, 1.0).rho("replace-one")  # at σ: unit/σ², of which the least is r + 2·√(r·ln(1/δ))
     return sqrt(unit) / (sqrt(log(1 / DELTA) + epsilon) - sqrt(log(1 / DELTA)))
 
 

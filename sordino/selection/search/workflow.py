@@ -17,7 +17,6 @@ from sordino.budget import (
     check_delta_against_n,
     claimed_random_search,
     composed,
-    describe,
     from_json,
     steps_for,
     to_json,
@@ -156,7 +155,8 @@ def search_within(
     plan, noise = agreed.plan, agreed.noise
     training = TrialTraining(plan, wish.settings.momentum)
     say(
-        f"every training: {plan.steps:,} steps, noise multiplier {plan.noise_multiplier:.3g}; scores: {describe(noise)}"
+        f"every training: {plan.steps:,} steps, noise multiplier {plan.noise_multiplier:.3g}; "
+        f"scores: {noise.describe()}"
     )
     question: Question[Any] = Question(wish.method, wish.space, training, noise)
     if public is not None:

@@ -1,7 +1,7 @@
 """The plan of a private logistic regression: norm, ridge and noise in one frozen object, with the event that prices it.
 
 *How budget and ridge are chosen, without a look at the data.* Curvature is free as long as the ridge, on rows of norm
-1, is at least 1/ε (`logistic_perturbation`), so all of ε goes to the noise. Beyond that a ridge keeps the noise from
+1, is at least 1/ε (`LogisticPerturbation`), so all of ε goes to the noise. Beyond that a ridge keeps the noise from
 making the weights long: on made-up tables (200 to 20,000 records, ε from 0.1 to 10, pure and with δ) a ridge of
 3·E‖b‖/√n loses least, and 6 or 12 times do about as well (`sordino reproduce privacy-aware ridges`). The rule is the
 larger of the two; it is no proof.
@@ -22,7 +22,6 @@ from sordino.budget import (
     check_delta_against_n,
     composed,
     cost,
-    exceptions,
     leaves,
     refuse_add_remove,
 )
@@ -167,7 +166,7 @@ def _pure_left(ledger: Ledger, target: float) -> float:
     held += [entry.reserved for entry in ledger.entries if entry.part == "train" and not entry.planned]
     counts = leaves(composed(held))
     pure = {event: count for event, count in counts.items() if isinstance(event, Pure)}
-    if len(pure) < len(counts) or exceptions(composed(held)):
+    if len(pure) < len(counts) or composed(held).exceptions():
         raise ValueError("the ledger holds what no pure ε covers: give a target_delta")
     spent = sum(count * event.epsilon for event, count in pure.items())
     if spent >= target:

@@ -1,6 +1,7 @@
 import contextlib
 import json
 import math
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
@@ -8,11 +9,13 @@ from hypothesis import strategies as st
 
 from sordino.budget import (
     Composed,
+    Event,
     Except,
     FixedSizeGaussian,
     Gaussian,
     Iteration,
     Laplace,
+    Ledger,
     LogisticPerturbation,
     NonPrivate,
     PoissonGaussian,
@@ -21,20 +24,12 @@ from sordino.budget import (
     Repeated,
     ShuffledGaussian,
     UnsupportedEvent,
+    cost,
 )
-from sordino.budget.events import (
-    check_adjacency,
-    check_delta,
-    composed,
-    delta_besides_exceptions,
-    describe,
-    exceptions,
-    from_json,
-    leaves,
-    to_json,
-)
+from sordino.budget.events import composed, from_json, leaves, to_json
+from sordino.budget.events.base import check_adjacency, check_delta, delta_besides_exceptions
 
-from .strategies import events
+from ..strategies import events
 
 numbers = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 documents = st.recursive(
@@ -70,7 +65,7 @@ def test_an_event_survives_json(event):
 @given(events)
 def test_every_event_is_hashable_and_described(event):
     assert hash(event) == hash(from_json(to_json(event)))
-    assert describe(event)
+    assert event.describe()
 
 
 @given(documents)
@@ -226,15 +221,15 @@ def test_leaves_are_elementary(event):
     except UnsupportedEvent:
         return
     assert all(not isinstance(leaf, Composed | Repeated | Except) for leaf in found)
-    assert all(exceptions(leaf) == 0 for leaf in found)
+    assert all(leaf.exceptions() == 0 for leaf in found)
     assert all(count > 0 for count in found.values())
 
 
 def test_the_probabilities_of_exceptions_add_up():
     rare = Except(Gaussian(2.0), 1e-7)
-    assert exceptions(Gaussian(2.0)) == exceptions(Composed(())) == exceptions(Repeated(rare, 0)) == 0
-    assert exceptions(Composed((Repeated(rare, 3), Except(rare, 2e-7), Pure(1.0)))) == pytest.approx(6e-7)
-    assert exceptions(Repeated(RepeatAndSelect(Repeated(rare, 2), 10.0), 5)) == pytest.approx(1e-5)
+    assert Gaussian(2.0).exceptions() == Composed(()).exceptions() == Repeated(rare, 0).exceptions() == 0
+    assert Composed((Repeated(rare, 3), Except(rare, 2e-7), Pure(1.0))).exceptions() == pytest.approx(6e-7)
+    assert Repeated(RepeatAndSelect(Repeated(rare, 2), 10.0), 5).exceptions() == pytest.approx(1e-5)
     assert leaves(Composed((Repeated(rare, 3), Gaussian(2.0)))) == {Gaussian(2.0): 4}
     assert delta_besides_exceptions(Repeated(rare, 3), 1e-6) == pytest.approx(7e-7)
     for delta in (3e-7, 1e-7):
@@ -248,3 +243,60 @@ def test_shuffled_steps_with_exceptions_share_no_epoch():
     assert leaves(Repeated(Except(step, 1e-9), 5)) == {step: 5}
     (selected,) = leaves(RepeatAndSelect(Repeated(Except(step, 1e-9), 5), 2.0))
     assert leaves(selected.event) == {step: 5}
+
+
+@dataclass(frozen=True)
+class Rounded(Event, name="test-rounded"):
+    """A family of a user's own: Gaussian noise, priced by RDP alone."""
+
+    noise_multiplier: float
+
+    def describe(self):
+        return f"rounded, σ={self.noise_multiplier:g}"
+
+    def rdp(self, adjacency, orders):
+        return orders / (2 * self.noise_multiplier**2)
+
+
+@dataclass(frozen=True)
+class WithLosses(Rounded, name="test-with-losses"):
+    """The same with a privacy loss distribution; grids start from the rough figures that RDP gives."""
+
+    def losses(self, adjacency, interval):
+        return Gaussian(self.noise_multiplier).losses(adjacency, interval)
+
+
+@pytest.mark.parametrize("family", [Rounded, WithLosses])
+def test_a_family_of_a_users_own_is_priced_written_and_read(family, tmp_path):
+    event = Repeated(family(4.0), 3)
+    assert from_json(json.loads(json.dumps(to_json(event)))) == event
+    priced, gaussian = cost(event, 1e-5), cost(Repeated(Gaussian(4.0), 3), 1e-5)
+    assert priced.rdp == gaussian.rdp
+    assert priced.pld == (None if family is Rounded else pytest.approx(gaussian.pld, rel=1e-3))
+    ledger = Ledger(5.0, 1e-5, path=tmp_path / "ledger.json")
+    ledger.spend(event, "statistics")
+    assert Ledger.open(ledger.path).entries[0].event == family(4.0)
+    assert "σ=4" in ledger.statement()["entries"][0]["in_words"]
+
+
+def test_a_name_is_taken_once_and_not_inherited():
+    with pytest.raises(ValueError, match="another event named 'gaussian'"):
+
+        class Impostor(Event, name="gaussian"):
+            pass
+
+    class Nameless(Gaussian):
+        pass
+
+    for build in (lambda: Repeated(Nameless(1.0), 2), lambda: to_json(Nameless(1.0)), lambda: to_json(Event())):
+        with pytest.raises(UnsupportedEvent, match="not a privacy event"):
+            build()
+
+
+def test_an_event_without_a_price_is_refused():
+    @dataclass(frozen=True)
+    class Unpriced(Event, name="test-unpriced"):
+        pass
+
+    with pytest.raises(UnsupportedEvent, match="no accountant"):
+        cost(Unpriced(), 1e-5)

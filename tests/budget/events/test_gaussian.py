@@ -5,7 +5,8 @@ from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPriv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.budget import sampled_gaussian
+from sordino.budget import PoissonGaussian
+from sordino.budget.events.gaussian import hockey_stick
 
 BOTH = (AdjacencyType.REMOVE, AdjacencyType.ADD)
 
@@ -22,7 +23,7 @@ def test_hockey_stick_is_that_of_dp_accounting(rate, sigma, epsilons, direction)
     # dp_accounting refuses to look beyond the largest loss that an added record can have: nothing is there.
     end = np.inf if direction == AdjacencyType.REMOVE else -np.log(1 - rate)
     expected = np.array([loss.get_delta_for_epsilon(epsilon) if epsilon < end else 0.0 for epsilon in epsilons])
-    assert sampled_gaussian.hockey_stick(loss, np.array(epsilons)) == pytest.approx(expected, rel=1e-6, abs=2e-15)
+    assert hockey_stick(loss, np.array(epsilons)) == pytest.approx(expected, rel=1e-6, abs=2e-15)
 
 
 @pytest.mark.parametrize("direction", BOTH)
@@ -37,13 +38,13 @@ def test_hockey_stick_by_quadrature(direction, rate, sigma):
     loss = GaussianPrivacyLoss(sigma, sampling_prob=rate, adjacency_type=direction)
     epsilons = np.array([-2.0, -0.1, 0.0, 0.005, 0.1, 1.0])
     expected = [np.trapezoid(np.maximum(0, upper - np.exp(e) * lower), x) for e in epsilons]
-    assert sampled_gaussian.hockey_stick(loss, epsilons) == pytest.approx(expected, abs=2e-9)
+    assert hockey_stick(loss, epsilons) == pytest.approx(expected, abs=2e-9)
 
 
 @pytest.mark.parametrize("direction", BOTH)
 def test_losses_that_would_overflow_have_a_limit(direction):
     loss = GaussianPrivacyLoss(0.01, sampling_prob=1e-6, adjacency_type=direction)
-    deltas = sampled_gaussian.hockey_stick(loss, np.array([-1e6, -800.0, 800.0, 1e6]))
+    deltas = hockey_stick(loss, np.array([-1e6, -800.0, 800.0, 1e6]))
     assert np.all((deltas >= 0) & (deltas <= 1))
     assert np.all(np.diff(deltas) <= 0)
     assert deltas[0] == pytest.approx(1)
@@ -53,7 +54,7 @@ def test_losses_that_would_overflow_have_a_limit(direction):
 @pytest.mark.parametrize(("rate", "sigma"), [(0.01, 1.0), (0.3, 4.0)])
 def test_the_distribution_is_that_of_dp_accounting(rate, sigma):
     interval = 2.0**-11
-    ours = sampled_gaussian.distribution(rate, sigma, interval)
+    ours = PoissonGaussian(rate, sigma).losses("zero-out", interval)
     theirs = losses.from_gaussian_mechanism(sigma, sampling_prob=rate, value_discretization_interval=interval)
     for epsilon in (0.0, 0.01, 0.3, 1.0, 2.0):
         assert max(direction.delta(epsilon) for direction in ours) == pytest.approx(
@@ -64,5 +65,5 @@ def test_the_distribution_is_that_of_dp_accounting(rate, sigma):
 @pytest.mark.parametrize(("rate", "sigma"), [(1e-5, 0.4), (0.3, 4.0)])
 def test_the_grid_holds_the_loss_of_a_step_that_left_the_record_out(rate, sigma):
     """Nearly all of the probability is there; on a grid beside it, each of many steps would be rounded up."""
-    for direction, sign in zip(sampled_gaussian.distribution(rate, sigma, 2.0**-8), (1, -1), strict=True):
+    for direction, sign in zip(PoissonGaussian(rate, sigma).losses("zero-out", 2.0**-8), (1, -1), strict=True):
         assert direction.offset == sign * np.log1p(-rate)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, logsumexp, ndtr
 
 from sordino.budget import Composed, Gaussian, LogisticPerturbation, Repeated, UnsupportedEvent, cost, pld, rdp
-from sordino.budget import logistic_perturbation as priced
+from sordino.budget.events import objective_perturbation as priced
 
 
 def log_density(theta, rows, ridge, sigma):
@@ -30,7 +30,7 @@ def exact_delta(rows, other, ridge, sigma, epsilons):
 
 
 def priced_delta(event, epsilons, interval=2.0**-10):
-    either, _ = pld._discretised(event, "zero-out", interval)
+    either, _ = event.losses("zero-out", interval)
     return np.array([either.delta(epsilon) for epsilon in epsilons])
 
 
@@ -98,7 +98,7 @@ def test_composed_prices_are_those_of_drawn_losses(event, count):
 @given(st.floats(0.3, 100), st.floats(1e-3, 20), st.integers(2, 10))
 def test_every_grid_is_pessimistic(sigma, curvature, halvings):
     event = LogisticPerturbation(sigma, curvature)
-    coarse, _ = pld._discretised(event, "zero-out", 2.0**-halvings / sigma)
+    coarse, _ = event.losses("zero-out", 2.0**-halvings / sigma)
     epsilons = np.linspace(0, 4 / sigma + 1 / sigma**2, 7)
     mu = 1 / sigma
     z = np.linspace(-9, 9, 200_001)
