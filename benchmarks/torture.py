@@ -141,7 +141,8 @@ def _fit(out: Path) -> None:
 
     from sordino.budget import Ledger
     from sordino.data.samplers import PoissonSampler
-    from sordino.training import Plan, Run, fit
+    from sordino.runs import Run
+    from sordino.training import Plan, fit
     from sordino.training.linear import LinearClassifier
     from sordino.training.optimisers import SGD
 

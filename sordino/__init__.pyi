@@ -4,10 +4,10 @@ from .budget import events as events
 from .data import Schema as Schema
 from .gradients import ClippedGradients as ClippedGradients
 from .gradients import repair as repair
+from .runs import Run as Run
 from .training import SGD as SGD
 from .training import Adam as Adam
 from .training import Plan as Plan
-from .training import Run as Run
 from .training import fit as fit
 from .training import make_private as make_private
 

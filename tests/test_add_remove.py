@@ -26,6 +26,7 @@ from sordino.mechanisms.gaussian import clipped_gaussian_sum, noisy_accuracy
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.quantile import private_quantile
 from sordino.mechanisms.thresholds import ThresholdQuantiles
+from sordino.runs import Run
 from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.logistic_fitness import LogisticTrials
 from sordino.selection.features.pafs import Trial, pafs
@@ -37,7 +38,7 @@ from sordino.selection.search import DenseSpace, Material, Question, RandomSearc
 from sordino.selection.search.workflow import Settings, calibrated
 from sordino.selection.table_models import MODELS
 from sordino.selection.tuning import clip_then_rate, tune
-from sordino.training import Plan, Run, normalising
+from sordino.training import Plan, normalising
 from sordino.training.convex import LinearPlan, LogisticPlan, fit_linear, fit_logistic
 from sordino.training.convex.perturbations import GaussianObjective
 from sordino.training.fitting import fit

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 import sordino
-from sordino.training import continuity
-from sordino.training.run import Run, RunError
+from sordino.runs import Key, Run, RunError
 
 DEEP = "[" * 100_000
 
@@ -15,9 +14,9 @@ DEEP = "[" * 100_000
 def test_a_key_nested_too_deep_is_damaged(tmp_path: Path) -> None:
     run = Run.at(tmp_path)
     run.private.mkdir(exist_ok=True)
-    (run.private / continuity._FILE).write_text(DEEP)
+    (run.private / "key.json").write_text(DEEP)
     with pytest.raises(RunError, match="damaged"):
-        continuity.read(run)
+        Key.read(run)
 
 
 def test_whoever_expects_damaged_json_expects_it_nested_too_deep() -> None:

@@ -10,7 +10,7 @@ import pytest
 import sordino
 
 ROOMS = (
-    *("budget", "mechanisms", "data", "features", "gradients", "models", "training"),
+    *("budget", "mechanisms", "runs", "data", "features", "gradients", "models", "training"),
     *("selection", "audit", "papers", "report", "estimators", "cli"),
 )
 PACKAGE = Path(sordino.__file__).parent

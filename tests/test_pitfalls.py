@@ -24,7 +24,8 @@ from sordino.data.samplers import PoissonSampler, ShuffledSampler
 from sordino.gradients import Automatic, ClippedGradients, Clipping, ExamplesMixError, Flat, PerLayer
 from sordino.mechanisms.contingency import PairTables
 from sordino.mechanisms.gaussian import noisy_accuracy
-from sordino.training import SGD, LinearClassifier, LoopError, Plan, PrivateLoop, Run, fit
+from sordino.runs import Run
+from sordino.training import SGD, LinearClassifier, LoopError, Plan, PrivateLoop, fit
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 N, WIDTH, CLASSES = 200, 60, 10

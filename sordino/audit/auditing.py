@@ -20,14 +20,13 @@ from sordino.budget import Composed, Event, Ledger, Repeated, cost
 from sordino.data import DataError, Facts
 from sordino.features import as_array
 from sordino.mechanisms import ChannelMoments, Streams, ThresholdQuantiles
+from sordino.runs import Run, RunError
 from sordino.training import (
     Description,
     LinearClassifier,
     LinearHead,
     Plan,
     Recipe,
-    Run,
-    RunError,
     Trainee,
     WeightDistributionPlan,
     canaries,

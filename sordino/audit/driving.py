@@ -11,7 +11,8 @@ import torch
 from sordino.audit.findings import Finding
 from sordino.budget import Ledger
 from sordino.mechanisms import Stream, Streams
-from sordino.training import Plan, Run, Standing, State, Trainee, Weights, fit
+from sordino.runs import Run
+from sordino.training import Plan, Standing, State, Trainee, Weights, fit
 
 _BLOCKS = 3
 

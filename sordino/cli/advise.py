@@ -128,8 +128,8 @@ def _carried_out(
     situation: "Situation", table: TableFile, public: Path | None, account: TableLedger, out: Path
 ) -> tuple["Situation", dict[str, Any]]:
     """The situation with the ε that the ledger leaves for it, and what came of the advice."""
+    from sordino.runs import Run
     from sordino.selection import ADVICE, Steps, carry_out
-    from sordino.training import Run
 
     kept = out / ADVICE
     private = table.read()

@@ -96,8 +96,8 @@ def _privately(
     confidence: float,
 ) -> dict[str, Any]:
     from sordino.data import set_aside
+    from sordino.runs import Run
     from sordino.selection import PrivatePlan, measured_privately, rehearsed
-    from sordino.training import Run
 
     parts = set_aside(table.read())
     n, budget = len(parts[0]), (account.epsilon, account.delta)

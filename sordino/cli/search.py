@@ -111,8 +111,8 @@ def run_wish(
     as_json: bool,
 ) -> None:
     from sordino.data import Schema, is_named, load
+    from sordino.runs import Run
     from sordino.selection import Records, check_source, search_within, settled
-    from sordino.training import Run
 
     source, schema, target, public = names
     console = Console(stderr=True)

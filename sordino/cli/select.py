@@ -63,7 +63,7 @@ def select(
     """Choose the features of a private table that are worth their noise, and say what the choice cost."""
     from sordino.budget import check_delta_against_n
     from sordino.data import Schema, set_aside
-    from sordino.training import Run
+    from sordino.runs import Run
 
     if size is not None and method in (Method.CFS_GA, Method.PAFS):
         raise typer.BadParameter(f"--size goes with cfs-greedy and random: {method.value} finds its own")

@@ -72,7 +72,7 @@ class TableLedger:
     def bind(self, folder: Path | None) -> None:
         """Ledger and folder to this table, or refuse another."""
         from sordino.budget import locked
-        from sordino.training import Run
+        from sordino.runs import Run
 
         for path in self._paths(folder):
             if not _is_bound(path, self.table):
@@ -149,7 +149,7 @@ def told(ledger: "Ledger") -> dict[str, Any]:
 
 def state(ledger: "Ledger", folder: Path, tuning: str) -> None:
     """The privacy statement, into the folder."""
-    from sordino.training import Run
+    from sordino.runs import Run
 
     Run(folder).write_statement(ledger.statement(unit="one row of the table", tuning=tuning))
 
@@ -233,7 +233,7 @@ def _binding(path: Path) -> Path:
 def _is_bound(path: Path, table: str) -> bool:
     """Whether this ledger is the table's; False where it is nobody's yet, and refused where it is another's."""
     from sordino.budget import Ledger, LedgerError
-    from sordino.training import Run
+    from sordino.runs import Run
 
     kept = _binding(path)
     if not kept.exists():

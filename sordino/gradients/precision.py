@@ -19,21 +19,14 @@ from torch.utils import _pytree as pytree
 from sordino.gradients import batches
 from sordino.gradients.batches import Loss
 from sordino.gradients.specimens import Untouched
+from sordino.runs import FLOAT32_BACKENDS
 
-_CPU: Any = torch.backends.mkldnn  # torch declares no types for these
-_GPU: Any = torch.backends.cudnn
-_BACKENDS: tuple[Any, ...] = (_CPU.matmul, _CPU.conv, _CPU.rnn, torch.backends.cuda.matmul, _GPU.conv, _GPU.rnn)
 _EXACT = ("none", "ieee")
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
     """Norms and sums are never taken in less than single precision."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
-
-
-def settings() -> list[str]:
-    """What torch may shorten now: it decides how a pass rounds."""
-    return [str(each.fp32_precision) for each in _BACKENDS]
 
 
 class _Unshortened:
@@ -48,7 +41,7 @@ class _Unshortened:
         """Products of float32 in all its digits; the user's settings after that."""
         with self._lock:
             if not self._inside:
-                values = [(each, each.fp32_precision) for each in _BACKENDS]
+                values = [(each, each.fp32_precision) for each in FLOAT32_BACKENDS]
                 self._before = [(each, value) for each, value in values if value not in _EXACT]
                 for each, _ in self._before:
                     each.fp32_precision = "ieee"

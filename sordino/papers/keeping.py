@@ -10,7 +10,7 @@ from typing import Any
 
 from sordino.budget import write_durably
 from sordino.data import cache_folder
-from sordino.training import Run, RunBusy, RunError
+from sordino.runs import Run, RunBusy, RunError
 
 _RESULT = "result.json"
 _LONG = 300.0

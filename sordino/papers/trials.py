@@ -30,13 +30,13 @@ from sordino.data import (
 )
 from sordino.features import Standardised, as_array, stored
 from sordino.papers.keeping import CACHE, Store, begun_or_anew
+from sordino.runs import Run
 from sordino.training import (
     Checkpoint,
     LastIteratePlan,
     Plan,
     Progress,
     Recipe,
-    Run,
     Weights,
     fit,
     fit_last_iterate,

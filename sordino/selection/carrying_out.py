@@ -13,6 +13,7 @@ import numpy as np
 from sordino.budget import Event, Gaussian, Ledger, Planned, calibration
 from sordino.data import DataError, Schema, Split, set_aside
 from sordino.mechanisms import Streams, noisy_accuracy, secret_from_seed
+from sordino.runs import Run, RunError
 from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.merit import Mask, cfs_greedy
 from sordino.selection.features.private import private_uncertainties, tables_plan
@@ -21,7 +22,6 @@ from sordino.selection.keyed_steps import KeyedSteps, keyed_steps, table_arrays
 from sordino.selection.situation import Situation
 from sordino.selection.stand_ins import PublicRows, StandIn
 from sordino.selection.table_models import MODELS, BinnedLogisticModel, PricedPlan, TableModel, classes_of, touched
-from sordino.training import Run, RunError
 
 _REHEARSALS = 3
 _FEATURES = "features.json"

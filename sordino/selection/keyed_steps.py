@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sordino.budget import BudgetExceeded, Ledger, Planned, Repeated, UnsupportedEvent, partial_of
 from sordino.mechanisms import Streams, bound_streams, data_tag, new_secret
-from sordino.training import Run, RunBusy, RunError, continuity, environment
+from sordino.runs import Run, RunBusy, RunError, charging, environment, until_diverged
 
 if TYPE_CHECKING:
     from sordino.data import Schema, Split
@@ -46,7 +46,7 @@ def keyed_steps(
     Guarantee: nothing is released here. One key never meets two questions or two sets of data: that is refused.
     """
     ledger.refuse_add_remove()
-    with _alone(run), continuity.until_diverged(run, run.private / _KEY):
+    with _alone(run), until_diverged(run, run.private / _KEY):
         ledger.reload()
         if _all_exist(outcome):
             _forget(run)
@@ -55,7 +55,7 @@ def keyed_steps(
         arrays = tuple(data)
         known = _Key.kept(run, question, arrays)
         unpaid = known is not None and not known.has_paid(ledger)
-        with continuity.charging(run, ledger, unpaid=unpaid):
+        with charging(run, ledger, unpaid=unpaid):
             key = known or _Key.new(run, question, arrays)
             try:
                 yield KeyedSteps(run, ledger, key)

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from sordino.data import Schema, read_inputs
+from sordino.runs import Run, RunError
 from sordino.selection.carrying_out import ADVICE, OUTCOME, USED
 from sordino.selection.table_models import MODELS, classes_of, encoded_width, touched
-from sordino.training import Run, RunError
 
 
 def holds_advice(folder: str | Path) -> bool:

@@ -17,6 +17,7 @@ from sordino.data import Column, DataError, PoissonSampler, Schema
 from sordino.features import CentredOneHot, OneHot, neutral_cuts
 from sordino.mechanisms import Stream, Streams
 from sordino.models import dense
+from sordino.runs import Run
 from sordino.selection.features.merit import Mask
 from sordino.selection.keyed_steps import KeyedSteps
 from sordino.training import (
@@ -26,7 +27,6 @@ from sordino.training import (
     LogisticPlan,
     ModuleTrainee,
     Plan,
-    Run,
     Trainee,
     Training,
     check_finite,

@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 from sordino.budget import Event, Ledger, NonPrivate, Planned, best_of_random
 from sordino.mechanisms import Stream, Streams, number_of_trials, secret_from_seed
+from sordino.runs import Diverged
 from sordino.selection.search.searching import check_budget
-from sordino.training import Diverged
 
 T = TypeVar("T")
 M = TypeVar("M")

@@ -1,12 +1,10 @@
 from . import canaries as canaries
-from . import continuity as continuity
 from . import normalising as normalising
 from .augmentation import Shifts as Shifts
 from .averaging import Averaging as Averaging
 from .building import require_memory as require_memory
 from .building import words as words
 from .checkpoint import Checkpoint as Checkpoint
-from .continuity import environment as environment
 from .convex.logistic import fit_logistic as fit_logistic
 from .convex.logistic import fit_many as fit_many
 from .convex.logistic import predict_logistic as predict_logistic
@@ -31,7 +29,6 @@ from .description import Request as Request
 from .description import ledger_statement as ledger_statement
 from .description import request_of as request_of
 from .dpsgd import ClippedSum as ClippedSum
-from .dpsgd import Diverged as Diverged
 from .dpsgd import Standing as Standing
 from .dpsgd import Steps as Steps
 from .dpsgd import Trainee as Trainee
@@ -83,9 +80,6 @@ from .recommending import L2_CLIP as L2_CLIP
 from .recommending import Recommendation as Recommendation
 from .recommending import recommend as recommend
 from .recommending import share_in_words as share_in_words
-from .run import Run as Run
-from .run import RunBusy as RunBusy
-from .run import RunError as RunError
 from .schedules import OneCycle as OneCycle
 from .schedules import Schedule as Schedule
 from .schedules import Staircase as Staircase

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.mechanisms import Stream, Streams, bound_streams, new_secret, secret_from_seed
+from sordino.runs import Run, RunError
 from sordino.training.dpsgd import ClippedSum, Standing, Trainee
 from sordino.training.optimisers import Optimiser, State, Weights
-from sordino.training.run import Run, RunError
 
 _FILE = "canaries.json"
 _STATE = "canaries"

@@ -6,9 +6,9 @@ from typing import Any
 
 from sordino.budget import Ledger, check_delta, check_target
 from sordino.data import Facts
+from sordino.runs import Run, RunError
 from sordino.training.plan import Plan
 from sordino.training.recipes import Recipe, check_name, recipe
-from sordino.training.run import Run, RunError
 from sordino.training.weight_distributions import WeightDistributionPlan
 
 

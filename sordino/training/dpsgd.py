@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sordino.gradients import ExamplesMixError
 from sordino.mechanisms import Stream, Streams, gaussian_noise, noisy_sum
+from sordino.runs import Diverged
 from sordino.training.averaging import Averaging
 from sordino.training.optimisers import Optimiser, State, Weights
 from sordino.training.plan import Plan
@@ -96,10 +97,6 @@ class Standing:
     l2_clip: float
     state: State
     average: Weights | None
-
-
-class Diverged(ValueError):  # noqa: N818
-    """The parameters are no longer finite numbers."""
 
 
 class Wanted(NamedTuple):

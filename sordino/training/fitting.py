@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Callable
 
 from sordino.budget import BudgetExceeded, Entry, Ledger, UnsupportedEvent
-from sordino.training import continuity
+from sordino.mechanisms import data_tag
+from sordino.runs import Binding, Key, Run, RunError, charging, digest, until_diverged, whole_number
 from sordino.training.averaging import Averaging
-from sordino.training.checkpoint import Checkpoint, whole
-from sordino.training.continuity import Continuity
+from sordino.training.checkpoint import Checkpoint
 from sordino.training.dpsgd import (
     Standing,
     Steps,
@@ -24,7 +24,6 @@ from sordino.training.dpsgd import (
 )
 from sordino.training.optimisers import Optimiser
 from sordino.training.plan import Plan
-from sordino.training.run import Run, RunError
 
 BLOCKS = 20
 
@@ -61,37 +60,39 @@ def fitting(
         raise ValueError(f"checkpoint_every must be at least 1, not {checkpoint_every}")
     training = Training(plan, trainee, optimiser, averaging)
     refuse_single_precision(plan, trainee.weights(), getattr(trainee, "narrow_operation", lambda: None))
-    with run.alone(), continuity.until_diverged(run):
+    with run.alone(), until_diverged(run):
         ledger.reload()
         if run.model.exists():
             done = _load_finished(run, plan, trainee, ledger)
         else:
-            known = continuity.read(run) if run.checkpoint.exists() or continuity.exists(run) else None
-            unpaid = known is not None and ledger.number_of(known.run) is None
-            with continuity.charging(run, ledger, unpaid=unpaid):
-                bond, standing = _begin_or_resume(run, training, ledger, known, seed)
+            known = Key.read(run)
+            if known is None and run.checkpoint.exists():
+                raise RunError(f"{run.private} has no key: without it the run cannot be resumed; start a new one")
+            unpaid = known is not None and ledger.number_of(known.name) is None
+            with charging(run, ledger, unpaid=unpaid):
+                key, standing = _begin_or_resume(run, training, ledger, known, seed)
                 try:
-                    number = _entry_number(ledger, bond, plan, what, part)
+                    number = _entry_number(ledger, key, plan, what, part)
                 except (BudgetExceeded, UnsupportedEvent):
                     if known is None:  # nothing was drawn under the new key: a cheaper plan may have the folder
-                        continuity.end(run, run.checkpoint)
+                        Key.end(run, run.checkpoint)
                     raise
-                total = plan.steps - bond.lost
+                total = plan.steps - key.lost
                 on_progress(standing.done, total)
                 while standing.done < total:
                     # Blocks end at multiples of their length, so that resumed runs cut where an uninterrupted one does.
                     last = min(total, (standing.done // block + 1) * block)
-                    ledger.raise_count(number, max(ledger.entries[number].count, last + bond.lost))
-                    yield from steps_until(training, standing, bond.streams, last)
+                    ledger.raise_count(number, max(ledger.entries[number].count, last + key.lost))
+                    yield from steps_until(training, standing, key.streams, last)
                     check_finite(trainee.parameters)
-                    Checkpoint(trainee.weights(), standing).write(run, bond)
+                    Checkpoint(trainee.weights(), standing).write(run, key)
                     on_progress(last, total)
                 done = standing.done
                 on_trained(standing)
                 trainee.load(trainee.weights() | (standing.average or {}))
-                facts = {"steps": done, "run": bond.run, "charged": ledger.entries[number].count}
+                facts = {"steps": done, "run": key.name, "charged": ledger.entries[number].count}
                 run.write_tensors(run.model, trainee.weights(), facts)
-        continuity.end(run, run.checkpoint)
+        Key.end(run, run.checkpoint)
     return done
 
 
@@ -99,19 +100,25 @@ fit = at_once(fitting, "fit")
 
 
 def _begin_or_resume(
-    run: Run, training: Training, ledger: Ledger, known: Continuity | None, seed: int | None
-) -> tuple[Continuity, Standing]:
-    """The run's bond and standing, with the model's weights at that step."""
-    checkpoint = None
+    run: Run, training: Training, ledger: Ledger, known: Key | None, seed: int | None
+) -> tuple[Key, Standing]:
+    """The run's key and standing, with the model's weights at that step."""
+    checkpoint, batch = None, training.plan.sampler.expected_batch_size
+    binding = Binding(
+        digest(training.facts()),
+        lambda secret: data_tag(secret, *training.trainee.data()),
+        seed,
+        lambda known: training.trainee.choose(known, batch),
+    )
     if known is None:
-        bond = continuity.new(training, seed)
-        entry = _entry_of(ledger, bond.run)
+        key = Key.new(binding)
+        entry = _entry_of(ledger, key.name)
         if entry is not None and entry.count:
             raise RunError("the ledger already holds a run with this seed, plan and data: choose another seed")
-        continuity.keep(run, bond)
+        key.keep(run)
     else:
         checkpoint = Checkpoint.read(run, known)
-        entry = _entry_of(ledger, known.run)
+        entry = _entry_of(ledger, known.name)
         charged = 0 if entry is None else entry.count
         done = checkpoint.standing.done if checkpoint else 0
         if charged < done + known.lost:
@@ -123,7 +130,14 @@ def _begin_or_resume(
         seal = checkpoint.seal if checkpoint else None
         repeatable = seal is not None or charged == 0 or (checkpoint is not None and seed is not None)
         lost = charged - done
-        bond = continuity.resume(run, known, training, seed, lost=lost, repeatable=repeatable, checkpoint=seal or "")
+        key = known.resumed(
+            run,
+            binding,
+            lost=lost,
+            repeatable=repeatable,
+            memoryless=training.plan.sampler.memoryless,
+            checkpoint=seal or "",
+        )
         if not repeatable and lost > known.lost:
             warnings.warn(
                 f"{lost - known.lost} of the {charged} steps that are charged cannot be repeated, since the checkpoint "
@@ -133,12 +147,12 @@ def _begin_or_resume(
             )
     if checkpoint is not None:
         training.trainee.load(checkpoint.weights)
-        return bond, checkpoint.standing
-    training.trainee.initialise(bond.streams)
+        return key, checkpoint.standing
+    training.trainee.initialise(key.streams)
     standing = training.start()
     # Kept before the first draw: whatever the model is when the run goes on, it starts from the same weights.
-    Checkpoint(training.trainee.weights(), standing).write(run, bond)
-    return bond, standing
+    Checkpoint(training.trainee.weights(), standing).write(run, key)
+    return key, standing
 
 
 def _entry_of(ledger: Ledger, name: str) -> Entry | None:
@@ -146,12 +160,12 @@ def _entry_of(ledger: Ledger, name: str) -> Entry | None:
     return None if number is None else ledger.entries[number]
 
 
-def _entry_number(ledger: Ledger, bond: Continuity, plan: Plan, what: str, part: str) -> int:
+def _entry_number(ledger: Ledger, key: Key, plan: Plan, what: str, part: str) -> int:
     """The run's entry in the ledger, opened now if it is not there yet."""
-    number = ledger.number_of(bond.run)
+    number = ledger.number_of(key.name)
     if number is None:
-        claimed, seeded = plan.claimed_step, bond.seed is not None
-        return ledger.begin(plan.step_event, plan.steps, what, part, seeded=seeded, claimed=claimed, run=bond.run)
+        claimed, seeded = plan.claimed_step, key.seed is not None
+        return ledger.begin(plan.step_event, plan.steps, what, part, seeded=seeded, claimed=claimed, run=key.name)
     entry = ledger.entries[number]
     if (entry.reserved, entry.what, entry.part) != (plan.event, what, part):
         raise RunError(f"the ledger's entry of this run is '{entry.what}' on {entry.part}, not '{what}' on {part}")
@@ -162,7 +176,7 @@ def _load_finished(run: Run, plan: Plan, trainee: Trainee, ledger: Ledger) -> in
     """The weights of a finished run, if this ledger is the one that paid for them."""
     weights, facts = run.read_tensors(run.model)
     entry = _entry_of(ledger, facts.get("run", "?"))
-    if entry is None or entry.reserved != plan.event or entry.count < whole(facts, "charged", run):
+    if entry is None or entry.reserved != plan.event or entry.count < whole_number(facts, "charged", run):
         raise RunError(f"{run.model} was trained under another plan or ledger: what it cost is not in this one")
     trainee.load(weights)
-    return whole(facts, "steps", run)
+    return whole_number(facts, "steps", run)

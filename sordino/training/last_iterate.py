@@ -29,13 +29,11 @@ from sordino.budget import (
     refuse_add_remove,
 )
 from sordino.mechanisms import Stream, Streams, clip_rows, gaussian_noise
-from sordino.training.checkpoint import whole
-from sordino.training.continuity import Continuity
+from sordino.runs import Key, Run, RunError, whole_number
 from sordino.training.fitting import BLOCKS, Progress
 from sordino.training.linear import LinearClassifier
 from sordino.training.one_release import OneRelease, release_once
 from sordino.training.optimisers import Weights
-from sordino.training.run import Run, RunError
 
 _HIDDEN = "iterate.safetensors"
 _ROWS = 1000
@@ -156,14 +154,14 @@ def fit_last_iterate(
     facts = ["last iterate", plan.to_json(), model.facts()]
     training = OneRelease(facts, model.data(), plan.steps, plan.event, plan.claimed, _HIDDEN)
 
-    def train(bond: Continuity) -> Weights:
-        iterate = _train(run, plan, model, bond, on_progress)
+    def train(key: Key) -> Weights:
+        iterate = _train(run, plan, model, key, on_progress)
         return {"weight": iterate[:, :-1].float(), "bias": iterate[:, -1].float()}
 
     return release_once(run, training, train, ledger, what=what, part=part, seed=seed)
 
 
-def _train(run: Run, plan: LastIteratePlan, model: LinearClassifier, bond: Continuity, on_progress: Progress) -> Tensor:
+def _train(run: Run, plan: LastIteratePlan, model: LinearClassifier, key: Key, on_progress: Progress) -> Tensor:
     """The last iterate, weights and bias side by side, from zeros or from where the run was stopped."""
     vectors, labels = model.data()
     used = plan.steps_per_epoch * plan.batch
@@ -171,14 +169,14 @@ def _train(run: Run, plan: LastIteratePlan, model: LinearClassifier, bond: Conti
     done, iterate = 0, torch.zeros(model.facts()["classes"], inputs.shape[1], dtype=torch.float64)
     if (run.private / _HIDDEN).exists():
         kept, facts = run.read_tensors(run.private / _HIDDEN)
-        if facts.get("run") == bond.run:  # another run's is of no use, and is written over
-            done, iterate = whole(facts, "done", run), kept["iterate"]
+        if facts.get("run") == key.name:  # another run's is of no use, and is written over
+            done, iterate = whole_number(facts, "done", run), kept["iterate"]
     block = max(1, plan.steps // BLOCKS)
     on_progress(done, plan.steps)
     while done < plan.steps:
         last = min(plan.steps, (done // block + 1) * block)
-        train_steps(plan, inputs, targets, iterate, bond.streams, range(done, last))
-        run.write_tensors(run.private / _HIDDEN, {"iterate": iterate}, {"done": last, "run": bond.run})
+        train_steps(plan, inputs, targets, iterate, key.streams, range(done, last))
+        run.write_tensors(run.private / _HIDDEN, {"iterate": iterate}, {"done": last, "run": key.name})
         done = last
         on_progress(done, plan.steps)
     return iterate

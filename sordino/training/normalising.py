@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from sordino.budget import BudgetExceeded, Event, Ledger, Planned, UnsupportedEvent, composed, partial_of
 from sordino.features import Standardised, without_warning
 from sordino.mechanisms import ChannelMoments, ThresholdQuantiles, bound_streams, data_tag, new_secret, secret_from_seed
-from sordino.training.continuity import charging, environment
-from sordino.training.run import Run, RunError
+from sordino.runs import Run, RunError, charging, environment
 
 Moments = ChannelMoments | ThresholdQuantiles
 WHAT, THRESHOLDS = "normalisation", "thresholds of the normalisation"

@@ -7,9 +7,9 @@ import numpy as np
 
 from sordino.data import DataError, Facts
 from sordino.features import as_array
+from sordino.runs import Run, RunError
 from sordino.training import normalising
 from sordino.training.description import Description
-from sordino.training.run import Run, RunError
 
 
 def classify(folder: str | Path, examples: Any) -> list[str]:

@@ -15,6 +15,7 @@ from sordino.budget import Composed, Event, Ledger, Repeated, cost, printed, ste
 from sordino.data import DataError, Dataset, ShuffledSampler, definition_of, load
 from sordino.features import as_array, stored
 from sordino.mechanisms import Streams
+from sordino.runs import Run, RunError
 from sordino.training import canaries, normalising
 from sordino.training.description import Description, Request
 from sordino.training.dpsgd import Standing, Trainee
@@ -22,7 +23,6 @@ from sordino.training.fitting import fit
 from sordino.training.optimisers import Optimiser
 from sordino.training.plan import Plan
 from sordino.training.recipes import BEST, Recipe, recipe, strongest
-from sordino.training.run import Run, RunError
 from sordino.training.weight_distributions import WeightDistributionPlan, fit_weight_distributions
 
 # steps done, steps in all, ε drawn so far

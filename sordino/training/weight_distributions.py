@@ -31,13 +31,11 @@ from sordino.budget import (
 )
 from sordino.data import FullBatchSampler, PoissonSampler, Sampler, ShuffledSampler, sampler_from_json, sampler_to_json
 from sordino.mechanisms import Stream, Streams, gaussian_noise
-from sordino.training.checkpoint import whole
-from sordino.training.continuity import Continuity
+from sordino.runs import Key, Run, RunError, whole_number
 from sordino.training.dpsgd import Trainee, check_finite, refuse_mixing
 from sordino.training.fitting import BLOCKS, Progress
 from sordino.training.one_release import OneRelease, release_once
 from sordino.training.optimisers import Weights
-from sordino.training.run import Run, RunError
 from sordino.training.schedules import Schedule, rate_at, schedule_from_json, schedule_to_json
 
 _HIDDEN = "means.safetensors"
@@ -275,7 +273,7 @@ def fit_weight_distributions(
     weights = release_once(
         run,
         training,
-        lambda bond: _train(run, plan, trainee, bond, on_progress, on_trained),
+        lambda key: _train(run, plan, trainee, key, on_progress, on_trained),
         ledger,
         what=what,
         part=part,
@@ -289,43 +287,43 @@ def _train(
     run: Run,
     plan: WeightDistributionPlan,
     trainee: Trainee,
-    bond: Continuity,
+    key: Key,
     on_progress: Progress,
     on_trained: Callable[[Means], None],
 ) -> Weights:
-    standing = _begin_or_resume(run, trainee, bond)
+    standing = _begin_or_resume(run, trainee, key)
     block = max(1, plan.steps // BLOCKS)
     on_progress(standing.done, plan.steps)
     while standing.done < plan.steps:
-        train_means(plan, trainee, standing, bond.streams, min(plan.steps, (standing.done // block + 1) * block))
+        train_means(plan, trainee, standing, key.streams, min(plan.steps, (standing.done // block + 1) * block))
         check_finite(trainee.parameters)
-        _keep(run, trainee, standing, bond)
+        _keep(run, trainee, standing, key)
         on_progress(standing.done, plan.steps)
     on_trained(standing)
-    draw_weights(plan, standing, bond.streams, trainee.parameters)
+    draw_weights(plan, standing, key.streams, trainee.parameters)
     return {name: value.clone() for name, value in trainee.weights().items()}
 
 
-def _begin_or_resume(run: Run, trainee: Trainee, bond: Continuity) -> Means:
+def _begin_or_resume(run: Run, trainee: Trainee, key: Key) -> Means:
     path = run.private / _HIDDEN
-    trainee.initialise(bond.streams)
+    trainee.initialise(key.streams)
     if path.exists():
         kept, facts = run.read_tensors(path)
-        if facts.get("run") == bond.run:  # another run's is of no use, and is written over
+        if facts.get("run") == key.name:  # another run's is of no use, and is written over
             kinds: dict[str, Weights] = {"mean": {}, "velocity": {}, "fixed": {}}
             for name, value in kept.items():
                 kind, _, rest = name.partition(".")
                 kinds[kind][rest] = value
             trainee.load(trainee.weights() | kinds["fixed"])
-            return Means(whole(facts, "done", run), kinds["mean"], kinds["velocity"])
+            return Means(whole_number(facts, "done", run), kinds["mean"], kinds["velocity"])
     standing = Means.start(trainee.parameters)
     # Kept before the first draw: whatever the model is when the run goes on, it starts from the same weights.
-    _keep(run, trainee, standing, bond)
+    _keep(run, trainee, standing, key)
     return standing
 
 
-def _keep(run: Run, trainee: Trainee, standing: Means, bond: Continuity) -> None:
+def _keep(run: Run, trainee: Trainee, standing: Means, key: Key) -> None:
     fixed = {name: value for name, value in trainee.weights().items() if name not in standing.means}
     kinds = {"mean": standing.means, "velocity": standing.velocity, "fixed": fixed}
     content = {f"{kind}.{name}": value for kind, values in kinds.items() for name, value in values.items()}
-    run.write_tensors(run.private / _HIDDEN, content, {"done": standing.done, "run": bond.run})
+    run.write_tensors(run.private / _HIDDEN, content, {"done": standing.done, "run": key.name})

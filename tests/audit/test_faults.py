@@ -30,13 +30,13 @@ from sordino.mechanisms import thresholds
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.mechanisms.thresholds import ThresholdQuantiles
-from sordino.training import continuity, dpsgd, weight_distributions
+from sordino.runs import Run, key
+from sordino.training import dpsgd, weight_distributions
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.heads import cross_entropy
 from sordino.training.linear import LinearClassifier
 from sordino.training.module import ModuleTrainee
 from sordino.training.plan import Plan
-from sordino.training.run import Run
 from sordino.training.weight_distributions import WeightDistributionPlan
 
 DELTA = 1e-5
@@ -374,7 +374,7 @@ def test_noise_that_cancels_between_steps(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_one_secret_for_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuity, "new_secret", lambda: bytes(16))
+    monkeypatch.setattr(key, "new_secret", lambda: bytes(16))
     assert failed(AUDITED(runs=500)) == {"keys"}
 
 

@@ -13,7 +13,7 @@ from sordino import audit
 from sordino.audit import auditing
 from sordino.budget import Ledger, marks
 from sordino.data.samplers import PoissonSampler
-from sordino.training import Run
+from sordino.runs import Run
 from sordino.training.description import Description
 
 SURE = ("--runs", 500, "--confidence", 0.9999)  # correct code must not fail here, and one in twenty would

@@ -18,7 +18,8 @@ from PIL import Image
 
 from sordino.budget import Ledger
 from sordino.data import load
-from sordino.training import SGD, Run
+from sordino.runs import Run
+from sordino.training import SGD
 from sordino.training.description import Description
 
 TRAIN = ("train", "digits", "--epsilon", 3, "--delta", 1e-4)

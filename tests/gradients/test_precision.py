@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from sordino.gradients import ClippedGradients
 from sordino.gradients.buffers import Buffers
 from sordino.gradients.pieces import OuterSum, Whole
-from sordino.gradients.precision import settings, unshortened
+from sordino.gradients.precision import unshortened
 from sordino.gradients.rules.convolution import _ConvolvedSum
 from sordino.mechanisms.streams import Streams
+from sordino.runs import environment
 from sordino.training.dense import DenseTrainee
 from sordino.training.dense_sums import softmax_slope
 from sordino.training.linear import LinearClassifier
@@ -52,7 +53,7 @@ def shortening() -> Iterator[dict[str, str]]:
 
 def test_nothing_is_shortened_inside_and_all_is_as_before_after(shortening: dict[str, str]) -> None:
     assert shortening == {name: shortened for name, (_, shortened) in PLACES.items()}
-    assert sorted(settings()) == sorted(shortening.values())
+    assert sorted(environment()["precision"]) == sorted(shortening.values())
     with unshortened():
         assert _in_full()
     assert _now() == shortening

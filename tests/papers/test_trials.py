@@ -12,8 +12,7 @@ from sordino.papers import trials
 from sordino.papers.experiment import settings
 from sordino.papers.keeping import Store
 from sordino.papers.trials import IterationTrial, Trial
-from sordino.training import continuity
-from sordino.training.run import Run, RunError
+from sordino.runs import Run, RunError, environment, key
 
 SMALL = Trial("digits", "scatter-linear", 1, delta=1e-4, settings=settings(epochs=6), marks=3)
 
@@ -129,8 +128,8 @@ def test_a_trial_that_was_stopped_goes_on_in_another_environment_or_starts_anew(
         stopped.setattr(trials._Material, "accuracy", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             trial.run(store=Store(tmp_path))
-    here = continuity.environment()
-    monkeypatch.setattr(continuity, "environment", lambda: {**here, "threads": 99})
+    here = environment()
+    monkeypatch.setattr(key, "environment", lambda: {**here, "threads": 99})
     result = trial.run(store=Store(tmp_path))
     assert 0 < result["accuracy"] <= 1
     assert result["curve"][-1]["accuracy"] == result["accuracy"]

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from sordino.budget import Gaussian, Ledger, Pure
 from sordino.mechanisms import gaussian, quantile
-from sordino.training import SGD, LinearClassifier, Plan, Run, dpsgd, fit
+from sordino.runs import Run
+from sordino.training import SGD, LinearClassifier, Plan, dpsgd, fit
 
 from .playing import replayed
 from .recorder import everywhere

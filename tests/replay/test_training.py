@@ -25,7 +25,8 @@ from sordino.mechanisms.bounds import private_bounds
 from sordino.mechanisms.covariance import SecondMoments
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.thresholds import ThresholdQuantiles
-from sordino.training import SGD, LinearClassifier, ModuleTrainee, Plan, Run, fit
+from sordino.runs import Run
+from sordino.training import SGD, LinearClassifier, ModuleTrainee, Plan, fit
 from sordino.training.convex import LinearPlan, LogisticPlan, fit_linear, fit_logistic
 from sordino.training.dense import DenseTrainee
 from sordino.training.dense_sums import softmax_slope

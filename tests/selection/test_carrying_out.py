@@ -15,11 +15,12 @@ from sordino.data import Column, DataError, Split
 from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
 from sordino.mechanisms.streams import secret_from_seed
+from sordino.runs import Run, RunError
 from sordino.selection import keyed_steps
 from sordino.selection.carrying_out import CarriedOut, Steps, carry_out
 from sordino.selection.stand_ins import PublicRows
 from sordino.selection.table_models import MODELS
-from sordino.training import Plan, Run, RunError
+from sordino.training import Plan
 from sordino.training.convex import GaussianObjective, LogisticPlan
 
 SCHEMA = Schema(

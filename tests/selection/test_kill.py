@@ -25,7 +25,8 @@ from sordino.selection.carrying_out import Steps, carry_out
 from sordino.selection.measuring import PrivatePlan, measured_privately
 from sordino.selection.stand_ins import PublicRows
 from sordino.selection.table_models import models_named
-from sordino.training import Plan, continuity
+from sordino.runs import key
+from sordino.training import Plan
 from sordino.training.convex import GaussianObjective, LogisticPlan
 
 FOLDER = Path(sys.argv[1])
@@ -65,7 +66,7 @@ def go(out):
     plan, work = WORKFLOWS[out.parent.name]
     # The same keys in both folders, but another one if a key that was written is not found again.
     keyed_steps.new_secret = lambda: os.urandom(16) if (out / ".key").exists() else secret_from_seed(1)
-    continuity.new_secret = lambda: secret_from_seed(2)
+    key.new_secret = lambda: secret_from_seed(2)
     out.mkdir(parents=True, exist_ok=True)
     work(Ledger(50.0, 1e-4, path=out / "ledger.json", planned=plan.announcements()), out)
 

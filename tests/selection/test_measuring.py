@@ -17,10 +17,10 @@ from sordino.data.schema import Schema
 from sordino.data.splits import set_aside
 from sordino.features.encoding import OneHot
 from sordino.mechanisms.streams import Streams, secret_from_seed
+from sordino.runs import RunError
 from sordino.selection.measuring import PrivatePlan, default_grid, measured_privately, rehearsed
 from sordino.selection.stand_ins import PlantedRows, PublicRows
 from sordino.selection.table_models import MODELS, LogisticModel, models_named, touched, usual_models
-from sordino.training import RunError
 from sordino.training.convex import GaussianObjective, LogisticPlan
 
 SCHEMA = Schema(

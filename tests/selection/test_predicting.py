@@ -11,11 +11,12 @@ from sordino.budget import Ledger
 from sordino.data import Column, DataError, Split
 from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
+from sordino.runs import Run, RunError
 from sordino.selection.carrying_out import Steps, carry_out
 from sordino.selection.predicting import classify_by_advice, holds_advice
 from sordino.selection.stand_ins import PublicRows
 from sordino.selection.table_models import MODELS
-from sordino.training import Plan, Run, RunError
+from sordino.training import Plan
 from sordino.training.convex import GaussianObjective, LogisticPlan
 
 SCHEMA = Schema(

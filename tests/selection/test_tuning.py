@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sordino.budget import BudgetExceeded, Gaussian, Laplace, Ledger, NonPrivate, RepeatAndSelect, Repeated, cost
+from sordino.runs import Diverged
 from sordino.selection.tuning import ClipAndRate, clip_then_rate, rate_by_line, rate_by_noise, tune
-from sordino.training.dpsgd import Diverged
 
 TRAINING, SCORE = Gaussian(4.0), Laplace(5.0)
 EVENTS = {"training": TRAINING, "score": SCORE, "mean_trials": 4.0}

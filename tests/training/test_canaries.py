@@ -12,7 +12,8 @@ from sordino.audit.sensitivity import adversarial_rows
 from sordino.budget import Ledger
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Streams
-from sordino.training import SGD, LinearClassifier, Plan, Run, RunError, fit
+from sordino.runs import Run, RunError
+from sordino.training import SGD, LinearClassifier, Plan, fit
 from sordino.training.canaries import Canaries, Scoring, WithCanaries, begin_or_resume, keep_outcome, outcome
 from sordino.training.quantile_clip import QuantileClip
 

@@ -12,7 +12,8 @@ from torch import nn
 
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Stream, Streams
-from sordino.training.dpsgd import ClippedSum, Diverged, Training, check_finite, noisy_mean, release, train_steps
+from sordino.runs import Diverged
+from sordino.training.dpsgd import ClippedSum, Training, check_finite, noisy_mean, release, train_steps
 from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier
 from sordino.training.module import ModuleTrainee

@@ -17,14 +17,14 @@ from sordino.budget import BudgetExceeded, Ledger, LedgerError
 from sordino.budget.events import UnsupportedEvent
 from sordino.data.samplers import FixedSizeSampler, PoissonSampler, ShuffledSampler
 from sordino.mechanisms.streams import StreamsError
-from sordino.training import continuity, dpsgd
+from sordino.runs import Key, Run, RunError, environment, key
+from sordino.training import dpsgd
 from sordino.training.canaries import Canaries, WithCanaries
 from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier
 from sordino.training.module import ModuleTrainee
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
-from sordino.training.run import Run, RunError
 
 PLAN = Plan(PoissonSampler(120, 12), l2_clip=0.5, noise_multiplier=2.0, steps=60)
 OPTIMISER = SGD(0.5, momentum=0.9)
@@ -156,11 +156,11 @@ def test_no_two_different_releases_share_noise_whatever_happens(
     monkeypatch.setattr(dpsgd, "_TOGETHER", 1)  # a draw for each parameter, to watch them apart
     monkeypatch.setattr(dpsgd, "gaussian_noise", watched_noise)
     monkeypatch.setattr(dpsgd, "noisy_mean", watched_mean)
-    here = continuity.environment()
+    here = environment()
     run = Run.create(tmp_path / "run", "test")
     # The second environment's checkpoint lies among steps that the first had drawn and lost.
     for threads, dies_at, block in ((1, 20, 7), (2, 3, 2), (1, 12, 7), (1, 3, 7)):
-        monkeypatch.setattr(continuity, "environment", lambda threads=threads: here | {"threads": threads})
+        monkeypatch.setattr(key, "environment", lambda threads=threads: here | {"threads": threads})
         with pytest.raises(Killed):
             train(run, model(dies_at), block=block)
     trained = train(run, model())
@@ -178,8 +178,8 @@ def test_a_new_environment_charges_lost_steps_out_of_the_plans_own(
     run = Run.create(tmp_path / "run", "test")
     with pytest.raises(Killed):
         train(run, model(16))  # 21 steps charged, 14 in the checkpoint
-    here = continuity.environment()
-    monkeypatch.setattr(continuity, "environment", lambda: here | {"cpu": "another"})
+    here = environment()
+    monkeypatch.setattr(key, "environment", lambda: here | {"cpu": "another"})
     assert train(run, model()) == 53
     assert Ledger.open(run.ledger).entries[0].count == 60
 
@@ -279,7 +279,7 @@ def test_a_run_killed_before_it_paid_goes_on_with_its_ledger(tmp_path: Path, mon
         patched.setattr(Ledger, "begin", killed)
         with pytest.raises(Killed):
             fit(run, PLAN, model(), OPTIMISER, ledger)
-    assert continuity.exists(run)
+    assert Key.read(run)
     assert fit(run, PLAN, model(), OPTIMISER, ledger) == 60
 
 
@@ -318,9 +318,9 @@ def test_shuffled_batches_stay_in_their_environment(tmp_path: Path, monkeypatch:
     run = Run.create(tmp_path / "run", "test")
     with pytest.raises(Killed):
         train(run, model(20), plan)
-    here = continuity.environment()
+    here = environment()
     with monkeypatch.context() as patch:
-        patch.setattr(continuity, "environment", lambda: here | {"threads": 99})
+        patch.setattr(key, "environment", lambda: here | {"threads": 99})
         with pytest.raises(RunError, match="another environment"):
             train(run, model(), plan)
     assert train(run, model(), plan) == 60
@@ -441,9 +441,9 @@ def test_an_old_copy_of_the_runs_own_checkpoint_repeats_the_same_bits(tmp_path: 
 def test_a_checkpoint_from_before_a_change_of_environment_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, here = Run.create(tmp_path / "run", "test"), continuity.environment()
+    run, here = Run.create(tmp_path / "run", "test"), environment()
     early, started_from = stopped(run, 10, 10)
-    monkeypatch.setattr(continuity, "environment", lambda: here | {"threads": 99})
+    monkeypatch.setattr(key, "environment", lambda: here | {"threads": 99})
     assert stopped(run, 0) == [started_from]  # killed before it wrote a checkpoint here
     stopped(run, 10)
     run.checkpoint.write_bytes(early)
@@ -471,7 +471,7 @@ def test_a_run_that_the_ledger_refuses_leaves_its_folder_to_a_cheaper_one(tmp_pa
     ledger = Ledger(1.0, 1e-5, path=run.ledger)
     with pytest.raises(BudgetExceeded):
         fit(run, PLAN, model(), OPTIMISER, ledger)
-    assert not continuity.exists(run)
+    assert not Key.read(run)
     assert ledger.epsilon() == 0
     assert fit(run, replace(PLAN, noise_multiplier=50.0), model(), OPTIMISER, ledger) == 60
 
@@ -494,7 +494,7 @@ def test_a_training_that_diverges_leaves_no_key_and_says_the_same_again(tmp_path
         with pytest.raises(dpsgd.Diverged, match="lower the learning rate"):
             fit(run, PLAN, Diverging(*model().data(), 3), OPTIMISER, open_ledger(run), checkpoint_every=7)
         assert run.checkpoint.exists()  # of the block before, and paid for
-        assert not continuity.exists(run)
+        assert not Key.read(run)
     assert [entry.count for entry in Ledger.open(run.ledger).entries] == [14]
 
 
@@ -511,9 +511,9 @@ def test_what_may_be_over_the_next_time_leaves_the_run_resumable(
         patched.setattr(dpsgd, "noisy_mean", fails)
         with pytest.raises(problem):
             train(run, model())
-    assert continuity.exists(run)
+    assert Key.read(run)
     assert train(run, model()) == PLAN.steps
-    assert not continuity.exists(run)
+    assert not Key.read(run)
 
 
 def test_a_run_that_no_accountant_prices_leaves_no_key(tmp_path: Path) -> None:

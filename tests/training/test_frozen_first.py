@@ -10,7 +10,8 @@ from torch import nn
 from sordino.budget import Ledger
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Streams
-from sordino.training import SGD, ModuleTrainee, Plan, Run, fit
+from sordino.runs import Run
+from sordino.training import SGD, ModuleTrainee, Plan, fit
 from sordino.training.frozen_first import FrozenFirst, frozen_first, module_trainee
 from sordino.training.heads import cross_entropy
 

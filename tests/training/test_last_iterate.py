@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from sordino.budget import BudgetExceeded, Gaussian, Iteration, Ledger, UnsupportedEvent, cost, rdp
 from sordino.mechanisms.streams import Streams
-from sordino.training import continuity, last_iterate
+from sordino.runs import Key, Run, RunError, environment, key
+from sordino.training import last_iterate
 from sordino.training.last_iterate import (
     LastIteratePlan,
     clipped_inputs,
@@ -27,7 +28,6 @@ from sordino.training.last_iterate import (
     train_steps,
 )
 from sordino.training.linear import linear_scores
-from sordino.training.run import Run, RunError
 
 PLAN = LastIteratePlan(n=123, batch=10, epochs=5, data_clip=1.5, noise_multiplier=4.0, learning_rate=1.0)
 STEPS = 60
@@ -395,11 +395,11 @@ def test_a_run_killed_after_it_told_its_model_is_only_tidied_up(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(continuity, "end", killed)
+        patch.setattr(Key, "end", killed)
         with pytest.raises(Killed):
             train(run)
     told = run.model.read_bytes()
-    assert continuity.exists(run)
+    assert Key.read(run)
     train(run, on_progress=killed_at(0))
     assert run.model.read_bytes() == told
     assert {path.name for path in run.private.iterdir()} == {"lock", "ledger.mark.json"}
@@ -419,13 +419,13 @@ def test_a_run_that_cannot_be_repeated_is_refused_in_one_line(tmp_path: Path, mo
         ({"part": "validation"}, "purpose"),
         ({"data": data(n=122)}, "n=123 records, the data has 122"),
     ]
-    here = continuity.environment()
+    here = environment()
     for options, words in attempts:
         with pytest.raises(RunError, match=words) as caught:
             train(run, **options)
         assert "\n" not in str(caught.value)
     with monkeypatch.context() as patch:
-        patch.setattr(continuity, "environment", lambda: here | {"threads": 99})
+        patch.setattr(key, "environment", lambda: here | {"threads": 99})
         with pytest.raises(RunError, match="another environment"):
             train(run)
     assert {path: path.read_bytes() for path in before} == before
@@ -450,7 +450,7 @@ def test_another_ledger_is_charged_too_where_no_mark_says_which_one_paid(tmp_pat
         train(run, ledger=Ledger(50.0, 1e-5), on_progress=killed_at(30))
     with pytest.raises(BudgetExceeded):
         train(run, ledger=Ledger(0.001, 1e-5))
-    assert continuity.exists(run)
+    assert Key.read(run)
     train(run, ledger=other)
     assert [entry.count for entry in other.entries] == [1]
 

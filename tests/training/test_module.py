@@ -15,7 +15,7 @@ from sordino.budget import Ledger
 from sordino.data.samplers import PoissonSampler
 from sordino.gradients import Automatic, ClippedGradients, ExamplesMixError, PerLayer
 from sordino.mechanisms.streams import Stream, Streams
-from sordino.training import continuity
+from sordino.runs import Key, Run, RunError
 from sordino.training.averaging import Averaging
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.fitting import fit
@@ -23,7 +23,6 @@ from sordino.training.module import ModuleTrainee
 from sordino.training.optimisers import Adam
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import QuantileClip
-from sordino.training.run import Run, RunError
 from sordino.training.schedules import WarmupCosine
 
 PLAN = Plan(PoissonSampler(60, 9), l2_clip=0.5, noise_multiplier=2.0, steps=24, quantile_clip=QuantileClip(3.0))
@@ -136,14 +135,14 @@ def test_other_rules_or_chunks_are_another_era_and_lost_steps_are_charged_again(
         train(run, other)
     now = bond_of(run)
     assert (now["era"], now["lost"]) == (1, 5)
-    old, new = (continuity.Continuity(**kept).streams.generator(Stream.NOISE, 6).random(4) for kept in (bond, now))
+    old, new = (Key(name=kept.pop("run"), **kept).streams.generator(Stream.NOISE, 6).random(4) for kept in (bond, now))
     assert not np.array_equal(old, new)
     assert train(run, model(physical_batch=other._physical_batch)) == 19
     assert Ledger.open(run.ledger).entries[0].count == 24
 
 
 def test_choices_are_part_of_the_key() -> None:
-    bond = continuity.Continuity("00" * 16, "name", None, "plan", "data", {}, {"engine": 1}, 0, 0)
+    bond = Key("00" * 16, "name", None, "plan", "data", {}, {"engine": 1}, 0, 0)
     one, other = (
         kept.streams.generator(Stream.NOISE).random(4) for kept in (bond, replace(bond, choices={"engine": 2}))
     )

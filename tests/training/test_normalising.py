@@ -11,8 +11,8 @@ import torch
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.thresholds import ThresholdQuantiles
-from sordino.training import Run, normalising
-from sordino.training.run import RunError
+from sordino.runs import Run, RunError
+from sordino.training import normalising
 
 MOMENTS = ChannelMoments(2.0, 4.0, noise_multiplier=2.0)
 

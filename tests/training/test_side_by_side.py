@@ -12,15 +12,15 @@ from sordino import models
 from sordino.budget import Ledger
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Streams
+from sordino.runs import Diverged, Run
 from sordino.training.dense import Asked, DenseTrainee, sums_together
 from sordino.training.dense_sums import softmax_slope
-from sordino.training.dpsgd import Diverged, Steps, Training, alone, steps_until
+from sordino.training.dpsgd import Steps, Training, alone, steps_until
 from sordino.training.fitting import fitting
 from sordino.training.heads import cross_entropy
 from sordino.training.module import ModuleTrainee
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
-from sordino.training.run import Run
 from sordino.training.side_by_side import side_by_side
 
 N, WIDTH, CLASSES = 60, 5, 3

@@ -33,15 +33,15 @@ from sordino.gradients import ExamplesMixError
 from sordino.gradients.tuning import Choices
 from sordino.mechanisms.gaussian import clip_rows
 from sordino.mechanisms.streams import Streams
-from sordino.training import continuity, weight_distributions
-from sordino.training.dpsgd import ClippedSum, Diverged
+from sordino.runs import Diverged, Run, RunError, environment, key
+from sordino.training import weight_distributions
+from sordino.training.dpsgd import ClippedSum
 from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier, linear_scores
 from sordino.training.mixing import MixingTrainee
 from sordino.training.module import ModuleTrainee
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
-from sordino.training.run import Run, RunError
 from sordino.training.schedules import OneCycle, Schedule, Staircase, WarmupCosine
 from sordino.training.weight_distributions import (
     Means,
@@ -444,9 +444,9 @@ def test_a_run_that_cannot_be_repeated_is_refused_in_one_line(tmp_path: Path, mo
         with pytest.raises(RunError, match=words) as caught:
             train(run, **options)
         assert "\n" not in str(caught.value)
-    here = continuity.environment()
+    here = environment()
     with monkeypatch.context() as patch:
-        patch.setattr(continuity, "environment", lambda: here | {"threads": 99})
+        patch.setattr(key, "environment", lambda: here | {"threads": 99})
         with pytest.raises(RunError, match="another environment"):
             train(run)
     assert {path: path.read_bytes() for path in before} == before

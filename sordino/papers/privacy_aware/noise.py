@@ -22,7 +22,8 @@ from sordino.papers.privacy_aware.comparing import PAPER, Interval, line
 from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
 from sordino.papers.records import Cell, Record, Series
 from sordino.papers.trials import Say
-from sordino.training import SGD, Adam, DenseTrainee, Plan, Run, fit, logistic_slope
+from sordino.runs import Run
+from sordino.training import SGD, Adam, DenseTrainee, Plan, fit, logistic_slope
 
 BASE = 10
 SIZES = (1000, 500, 100, 50, 10)

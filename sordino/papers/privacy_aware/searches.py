@@ -17,6 +17,7 @@ from sordino.papers.keeping import CACHE, Store, begun_or_anew
 from sordino.papers.privacy_aware.inputs import POOLED, loaded
 from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
 from sordino.papers.trials import Say
+from sordino.runs import Run
 from sordino.selection import (
     Dense,
     DenseSpace,
@@ -31,7 +32,7 @@ from sordino.selection import (
     right,
     search,
 )
-from sordino.training import Plan, Run
+from sordino.training import Plan
 
 _REVISION = 1
 _DATASET = "mnist"

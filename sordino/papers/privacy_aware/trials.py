@@ -20,20 +20,8 @@ from sordino.papers.keeping import CACHE, Store
 from sordino.papers.privacy_aware.inputs import Material, loaded, material
 from sordino.papers.privacy_aware.networks import NETWORKS
 from sordino.papers.trials import Say
-from sordino.training import (
-    SGD,
-    Adam,
-    Optimiser,
-    Plan,
-    Run,
-    RunBusy,
-    RunError,
-    Steps,
-    alone,
-    fitting,
-    gains_by_company,
-    side_by_side,
-)
+from sordino.runs import Run, RunBusy, RunError
+from sordino.training import SGD, Adam, Optimiser, Plan, Steps, alone, fitting, gains_by_company, side_by_side
 
 _REVISION = 1
 _BLOCKS = 10

@@ -14,7 +14,8 @@ from sordino.data import PoissonSampler, load
 from sordino.features import Pixels, as_array
 from sordino.papers.keeping import Store, begun_or_anew
 from sordino.papers.trials import Say
-from sordino.training import SGD, USUAL_SCALE, NetworkHead, Plan, Run, fit
+from sordino.runs import Run
+from sordino.training import SGD, USUAL_SCALE, NetworkHead, Plan, fit
 
 RECORDS, BATCH, LEARNING_RATE = 1000, 50, 0.01
 PARAMETERS = 11_330

@@ -22,6 +22,7 @@ from sordino.features import Feature
 from sordino.papers.keeping import CACHE, Store, begun_or_anew
 from sordino.papers.trials import Say
 from sordino.papers.weight_distributions.networks import NETWORKS, Network
+from sordino.runs import Run
 from sordino.training import (
     SGD,
     Averaging,
@@ -29,7 +30,6 @@ from sordino.training import (
     ModuleTrainee,
     Plan,
     Progress,
-    Run,
     WeightDistributionPlan,
     accuracy,
     fit,

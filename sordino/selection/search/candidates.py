@@ -20,14 +20,12 @@ from torch import nn
 from sordino.budget import Ledger
 from sordino.gradients import Choices
 from sordino.mechanisms import ScoreNoise, Stream, bound_streams, noised_accuracy
+from sordino.runs import Diverged, Run, RunError
 from sordino.selection.search.space import Candidate
 from sordino.training import (
     SGD,
     DenseTrainee,
-    Diverged,
     Plan,
-    Run,
-    RunError,
     Steps,
     Trainee,
     at_once,

@@ -23,8 +23,9 @@ from typing import Any, Protocol
 
 import torch
 
+from sordino.runs import RunError
 from sordino.selection.search.candidates import Material, Task, Trial, shared_network, train_candidate, trying
-from sordino.training import RunError, side_by_side
+from sordino.training import side_by_side
 
 Work = Callable[[Iterable[Task]], Iterator[Trial]]
 """Runs tasks and gives their trials as they finish, in whatever order."""

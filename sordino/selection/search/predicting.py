@@ -5,13 +5,14 @@ from pathlib import Path
 
 from sordino.data import read_examples, read_inputs
 from sordino.features import as_array
+from sordino.runs import Run, RunError
 from sordino.selection.search.candidates import predicted
 from sordino.selection.search.convolutional import Convolutional
 from sordino.selection.search.dense import Dense
 from sordino.selection.search.records import feature_of
 from sordino.selection.search.searching import OUTCOME
 from sordino.selection.search.workflow import WORKFLOW, Settled
-from sordino.training import Run, RunError, as_expected
+from sordino.training import as_expected
 
 
 def holds_search(folder: str | Path) -> bool:

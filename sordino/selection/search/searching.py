@@ -39,10 +39,10 @@ from sordino.mechanisms import (
     number_of_trials,
     secret_from_seed,
 )
+from sordino.runs import Key, Run, RunError
 from sordino.selection.search.candidates import Finding, Material, Task, Trial, TrialTraining
 from sordino.selection.search.executors import Executor, InProcess, Work
 from sordino.selection.search.space import C, Space, check_buildable
-from sordino.training import Run, RunError, continuity
 
 _KEY = "search.json"
 OUTCOME = "search.json"
@@ -378,7 +378,7 @@ def _forget(run: Run) -> None:
     for path in (run.private / _KEY, partial_of(run.private / _KEY)):
         path.unlink(missing_ok=True)
     for trial in (run.folder / "trials").glob("*/private"):
-        continuity.end(Run(trial.parent))
+        Key.end(Run(trial.parent))
 
 
 def _digest(question: Question[C]) -> str:

@@ -23,6 +23,7 @@ from sordino.budget import (
 )
 from sordino.data import Facts, PoissonSampler
 from sordino.mechanisms import ScoreNoise, deviation
+from sordino.runs import Run, RunError
 from sordino.selection.search.candidates import Finding, TrialTraining, right
 from sordino.selection.search.executors import Executor
 from sordino.selection.search.genetic import GeneticSearch
@@ -31,7 +32,7 @@ from sordino.selection.search.randomised import GenerationalSearch, RandomSearch
 from sordino.selection.search.records import Records
 from sordino.selection.search.searching import Method, OnFinding, Question, Stage, check_budget, is_begun, search
 from sordino.selection.search.space import C, Space, check_buildable
-from sordino.training import Plan, Run, RunError
+from sordino.training import Plan
 
 WORKFLOW = "workflow.json"
 

@@ -11,9 +11,9 @@ from sordino.budget import Ledger, cost
 from sordino.papers.experiment import Experiment
 from sordino.papers.keeping import Store
 from sordino.papers.privacy_aware.trials import UNCLIPPED, NetworkTrial, price, repeated, results_of, run_all
+from sordino.runs import Run
 from sordino.training.dense import DenseTrainee
 from sordino.training.optimisers import SGD
-from sordino.training.run import Run
 
 TRIAL = NetworkTrial("Location-30 FCN PAW", 3.0, 0.5, 40, 1, delta=1e-3, records=160, examined=50, marks=2)
 

@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from sordino.budget import Ledger
+from sordino.runs import Run, RunError
 from sordino.selection.search import (
     Dense,
     DenseLayer,
@@ -28,7 +29,6 @@ from sordino.selection.search import (
     search,
 )
 from sordino.selection.search.executors import Executor
-from sordino.training import Run, RunError
 from sordino.training.side_by_side import side_by_side
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from sordino.budget import Laplace, Ledger
 from sordino.data.samplers import PoissonSampler
 from sordino.selection.search import *
-from sordino.training import Plan, Run
+from sordino.runs import Run
+from sordino.training import Plan
 
 METHOD, space, FOLDER = eval(sys.argv[1]), eval(sys.argv[2]), Path(sys.argv[3])
 x = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")

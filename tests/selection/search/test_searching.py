@@ -22,6 +22,7 @@ from sordino.budget import (
     cost,
 )
 from sordino.data.samplers import PoissonSampler
+from sordino.runs import Run, RunError
 from sordino.selection.search import (
     ConvolutionalSpace,
     Dense,
@@ -40,7 +41,7 @@ from sordino.selection.search import (
 )
 from sordino.selection.search.candidates import Task, Trial
 from sordino.selection.search.executors import Work
-from sordino.training import Plan, Run, RunError
+from sordino.training import Plan
 
 TRAINING = Repeated(PoissonGaussian(1 / 3, 4.0), 4)
 METHODS = [GeneticSearch(2, 3), RandomSearch(3.0), GenerationalSearch((2.0, 2.0))]

@@ -11,10 +11,10 @@ from sordino.budget import BudgetExceeded, Composed, Gaussian, Laplace, Ledger, 
 from sordino.budget.events import to_json
 from sordino.data import Column, DataError
 from sordino.data.schema import Schema
+from sordino.runs import Run, RunError
 from sordino.selection.search import Dense, DenseLayer, GenerationalSearch, GeneticSearch, Grid, Material, RandomSearch
 from sordino.selection.search.records import Records
 from sordino.selection.search.workflow import Settings, Wish, calibrated, search_within
-from sordino.training import Run, RunError
 
 SETTINGS = Settings(epochs=2, expected_batch_size=20)
 GRID = Grid((Dense((), 0.5), Dense((DenseLayer(4, trainable=False),), 0.5)))

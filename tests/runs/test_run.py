@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from sordino.training.run import Run, RunError
+from sordino.runs import Run, RunError
 
 TENSORS = {
     "weight": torch.arange(6.0).reshape(2, 3),

@@ -164,6 +164,13 @@ class Run:
         return tensors, facts
 
 
+def whole_number(facts: Mapping[str, Any], name: str, run: Run) -> int:
+    """A count that a file of weights must hold."""
+    if not isinstance(facts.get(name), int):
+        raise RunError(f"the weights in {run.folder} are damaged: they do not say how many steps they hold")
+    return int(facts[name])
+
+
 def _ours(path: Path) -> bool:
     """What a run that was killed in its first moment leaves behind: files without their names yet, and locks."""
     if path.name == "private" and path.is_dir():
