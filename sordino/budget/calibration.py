@@ -7,11 +7,15 @@ All answers are judged by the price the ledger will charge, including what it ha
 """
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sordino.budget import pld
 from sordino.budget.accountant import cost
-from sordino.budget.events import Composed, Event, UnsupportedEvent
+from sordino.budget.events import Composed, Event, PoissonGaussian, Repeated, UnsupportedEvent
 from sordino.budget.events.base import check_adjacency, check_delta
 
 _SLACK = 1e-3
@@ -105,6 +109,55 @@ def steps(event: Callable[[int], Event], target_epsilon: float, price_of: Price,
     if overshoots == _MOST_STEPS:
         raise OutOfReach("the budget allows more than 2^40 steps: give the number of steps and solve for the noise")
     return fits
+
+
+def noise_against_sample_rate(
+    sample_rates: Sequence[float], epochs: float, target_epsilon: float, target_delta: float
+) -> NDArray[np.float64]:
+    """σ for a fixed budget after so many epochs, at each sampling rate (LSR Fig. 2, T&B Fig. 6)."""
+
+    def sigma(rate: float) -> float:
+        steps = math.ceil(epochs / rate)
+        return noise_multiplier(lambda s: Repeated(PoissonGaussian(rate, s), steps), target_epsilon, target_delta)
+
+    return np.array([sigma(rate) for rate in sample_rates])
+
+
+def square_root_law(sample_rates: Sequence[float], noise: Sequence[float]) -> float:
+    """The c of σ ≈ c·√q that fits best in relative terms (T&B, Claim D.1)."""
+    return float(np.exp(np.mean(np.log(noise) - 0.5 * np.log(sample_rates))))
+
+
+def steps_for(epochs: float, n: int, expected_batch_size: int) -> int:
+    """Steps that make so many passes over the data in expectation."""
+    if not (isinstance(epochs, int | float) and 0 < epochs < math.inf):
+        raise ValueError(f"epochs must be a positive finite number, not {epochs!r}")
+    if n < 1 or expected_batch_size < 1:
+        raise ValueError(f"n and the batch size must be at least 1, not {n} and {expected_batch_size}")
+    # A quotient that is whole but for rounding is whole: 40 epochs of 10 steps are 400, never 401.
+    exact = epochs * n / expected_batch_size
+    if exact > 2.0**53:  # beyond that a float no longer counts one by one
+        raise ValueError(f"{epochs:g} epochs are more than 2^53 steps: give fewer")
+    return max(1, round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.ceil(exact))
+
+
+def check_delta_against_draws(delta: float, sample_rate: float, steps: int) -> None:
+    """Refuse a δ that any noise meets: a record that is never drawn changes nothing, so ε=0 at the chance of a draw."""
+    drawn = 1.0 if sample_rate >= 1 else -math.expm1(steps * math.log1p(-sample_rate))
+    if delta >= drawn:
+        raise ValueError(
+            f"δ={delta:g} alone permits this, without any noise: a record is drawn at all with probability "
+            f"{drawn:.4g} only. Give a δ below that"
+        )
+
+
+def check_delta_against_n(delta: float, n: int) -> None:
+    """Warn of a δ of 1/n or more, which would permit publishing a record outright, at random."""
+    check_delta(delta)
+    if n > 0 and delta >= 1 / n:
+        warnings.warn(
+            f"δ={delta:g} is not below 1/n={1 / n:.3g}: it would permit revealing a record outright", stacklevel=3
+        )
 
 
 def check_target(target_epsilon: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sordino.budget import Event, Ledger, NonPrivate, Planned, best_of_random
+from sordino.budget import Event, Ledger, NonPrivate, Planned, RepeatAndSelect
 from sordino.mechanisms import Stream, Streams, number_of_trials, secret_from_seed
 from sordino.runs import Diverged
 from sordino.selection.search.searching import check_budget
@@ -42,7 +42,7 @@ def tune(
 ) -> Tuned[T, M]:
     """The best by score of a random number of trials, each of a candidate drawn at random; without a ledger, free.
 
-    Guarantee: `best_of_random` of the training on the part "train" and of the score on the part "validation", charged
+    Guarantee: `RepeatAndSelect` of the training on the part "train" and of the score on the part "validation", charged
     before the first trial (see `search` for why each part pays for its own). It holds if every call of train_and_score
     draws one training event and one score event with fresh randomness, spends nothing itself, and shows nothing. The
     number of trials and all but the best stay here. A training that diverges loses to every other.
@@ -50,8 +50,8 @@ def tune(
     if not candidates:
         raise ValueError("tuning needs at least one candidate")
     events = {
-        "train": best_of_random(training, mean_trials, shape),
-        "validation": best_of_random(score, mean_trials, shape),
+        "train": RepeatAndSelect(training, mean_trials, shape),
+        "validation": RepeatAndSelect(score, mean_trials, shape),
     }
     streams = Streams.fresh() if seed is None else Streams(secret_from_seed(seed))
     count = number_of_trials(mean_trials, shape, streams.generator(Stream.SAMPLING, 0))

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.budget import Gaussian, Ledger, PoissonGaussian, Repeated, ShuffledGaussian, cost
-from sordino.budget.steps import check_delta_against_n, steps_for
+from sordino.budget import (
+    Gaussian,
+    Ledger,
+    PoissonGaussian,
+    Repeated,
+    ShuffledGaussian,
+    check_delta_against_n,
+    cost,
+    steps_for,
+)
 from sordino.data.samplers import FixedSizeSampler, FullBatchSampler, PoissonSampler, ShuffledSampler
 from sordino.training.plan import Plan
 

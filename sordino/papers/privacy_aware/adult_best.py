@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.budget import Event, Gaussian, Ledger, best_of_random, calibration, composed, cost
+from sordino.budget import Event, Gaussian, Ledger, RepeatAndSelect, calibration, composed, cost
 from sordino.data import Column, Schema, Split, set_aside
 from sordino.features import CentredOneHot, OneHot, neutral_cuts
 from sordino.mechanisms import bound_streams, secret_from_seed
@@ -183,7 +183,7 @@ def chosen_plans(
         return min(plans(sigma), key=lambda plan: plan.ridge).event
 
     def least_noise(event: Callable[[float], Event]) -> float:
-        return calibration.noise_multiplier(lambda sigma: best_of_random(event(sigma), _MEAN_TRIALS), epsilon, DELTA)
+        return calibration.noise_multiplier(lambda sigma: RepeatAndSelect(event(sigma), _MEAN_TRIALS), epsilon, DELTA)
 
     sigma = least_noise(most)
     return plans(sigma), most(sigma), Gaussian(least_noise(Gaussian))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.budget import Event, best_of_random
+from sordino.budget import Event, RepeatAndSelect
 from sordino.selection.search.candidates import Trial
 from sordino.selection.search.searching import Search, Stage
 from sordino.selection.search.space import C
@@ -13,7 +13,7 @@ from sordino.selection.search.space import C
 class RandomSearch:
     """Candidates drawn at random, one after the other; only the best is ever shown.
 
-    Guarantee: the best of a random number of runs of one training, and of one score (`best_of_random`), whatever the
+    Guarantee: the best of a random number of runs of one training, and of one score (`RepeatAndSelect`), whatever the
     number turns out to be. Trials are independent and alike (a candidate that comes twice is trained twice), and their
     number is drawn from the law that is charged, under the search's secret key.
     """
@@ -45,7 +45,7 @@ class RandomSearch:
 class GenerationalSearch:
     """Random searches in a row: from the second on, candidates are mutants of the last winner, or drawn anew.
 
-    Guarantee: one `best_of_random` a generation, composed. Each generation's winner is released, so what the next one
+    Guarantee: one `RepeatAndSelect` a generation, composed. Each generation's winner is released, so what the next one
     draws its candidates from is no secret, and choosing among the winners is free: the best by score is taken.
     """
 
@@ -94,7 +94,7 @@ class GenerationalSearch:
 
 
 def _stage(name: str, training: Event, score: Event, mean: float, shape: float) -> Stage:
-    return Stage(name, 1, best_of_random(training, mean, shape), best_of_random(score, mean, shape))
+    return Stage(name, 1, RepeatAndSelect(training, mean, shape), RepeatAndSelect(score, mean, shape))
 
 
 def _check(means: tuple[float, ...]) -> None:

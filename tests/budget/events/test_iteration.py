@@ -41,3 +41,10 @@ def test_one_step_is_one_gaussian_release():
 def test_shares_are_checked(share):
     with pytest.raises(ValueError, match="share"):
         Iteration(1, 10, 1.0).rho("zero-out", share)
+
+
+def test_protecting_everyone_needs_more_noise_than_the_paper_claims():
+    """With fewer than 100 steps an epoch, as in T&B Fig. 9, the 99 % are everyone; from 100 on they are not."""
+    event = Iteration(10, 200, 1.0)
+    assert event.rho("replace-one", 0.99) < 0.4 * event.rho("replace-one")
+    assert Iteration(10, 97, 1.0).rho("replace-one", 0.99) == Iteration(10, 97, 1.0).rho("replace-one")

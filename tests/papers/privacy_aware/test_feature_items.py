@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.budget import Composed, Repeated, cost
-from sordino.budget.selection import best_of_random
+from sordino.budget import Composed, RepeatAndSelect, Repeated, cost
 from sordino.data.schema import Schema
 from sordino.features.encoding import neutral_cuts
 from sordino.papers.experiment import Experiment
@@ -171,7 +170,7 @@ def test_what_is_fixed_in_advance_follows_from_the_documentation() -> None:
 def test_a_charged_choice_pays_for_its_dearest_encoding_within_the_target() -> None:
     plans, training, score = adult_best.chosen_plans(2000, ((60, 3.0), (10, 2.0)), 1.0)
     for event in (*(plan.event for plan in plans), score):
-        assert cost(best_of_random(event, 5.0), DELTA).epsilon <= 1.0
+        assert cost(RepeatAndSelect(event, 5.0), DELTA).epsilon <= 1.0
     assert training == plans[1].event
     assert plans[1].ridge < plans[0].ridge
     outcome = adult_best.ChosenLogistic(tuple(ENCODINGS.values())[:2])(*adult_best._parts(True), 1.0, 3, "noise")

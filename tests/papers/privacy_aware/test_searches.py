@@ -10,8 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sordino.budget import Composed, Ledger, Repeated, cost
-from sordino.budget.selection import best_of_random, claimed_random_search, sound_random_search
+from sordino.budget import Composed, Ledger, RepeatAndSelect, Repeated, claimed_random_search, cost
 from sordino.data.samplers import PoissonSampler
 from sordino.papers.experiment import Experiment
 from sordino.papers.keeping import Store
@@ -46,7 +45,7 @@ def _training(epsilon: float) -> Repeated:
 
 def test_a_random_search_costs_the_best_of_a_random_number(tmp_path: Path) -> None:
     found = RANDOM.run(store=Store(tmp_path))
-    assert found["epsilon"] == pytest.approx(sound_random_search(_training(2.0), [2], 1e-3).epsilon)
+    assert found["epsilon"] == pytest.approx(cost(RepeatAndSelect(_training(2.0), 2.0), 1e-3).epsilon)
     assert found["epsilon"] > found["epsilon_of_one_training"] == pytest.approx(cost(_training(2.0), 1e-3).epsilon)
     assert found["claimed_epsilon"] is None  # Eq. 9 has no solution on 24 validation records
     (folder,) = tmp_path.iterdir()
@@ -55,7 +54,7 @@ def test_a_random_search_costs_the_best_of_a_random_number(tmp_path: Path) -> No
 
 def test_generations_are_composed(tmp_path: Path) -> None:
     found = replace(RANDOM, method=GenerationalSearch((2.0, 1.5))).run(store=Store(tmp_path))
-    generations = [best_of_random(_training(2.0), mean) for mean in (2.0, 1.5)]
+    generations = [RepeatAndSelect(_training(2.0), mean) for mean in (2.0, 1.5)]
     assert found["epsilon"] == pytest.approx(cost(Composed(tuple(generations)), 1e-3).epsilon)
 
 

@@ -4,62 +4,77 @@ import math
 
 import pytest
 
-from sordino.budget import Gaussian, PoissonGaussian, Pure, Repeated, UnsupportedEvent, cost, rdp, selection
+from sordino.budget import (
+    Composed,
+    Gaussian,
+    PoissonGaussian,
+    Pure,
+    RepeatAndSelect,
+    Repeated,
+    UnsupportedEvent,
+    claims,
+    cost,
+    rdp,
+)
 
 FCN = Repeated(PoissonGaussian(100 / 60_000, 2.0), 500 * 600)
 
 
 def test_paas_composes_54_trainings():
     """22.3 is what RDP gives for ≈54 trainings; the paper's own Eq. 8 would give hundreds."""
-    event = selection.all_released(FCN, 54)
+    event = Repeated(FCN, 54)
     assert rdp.classic_epsilon(event, 1e-5, "zero-out") == pytest.approx(22.3, rel=5e-3)
-    assert selection.advanced_composition(2.11, 54, 1e-6) > 900
+    assert claims.advanced_composition(2.11, 54, 1e-6) > 900
 
 
 def test_pafs_is_advanced_composition():
-    assert selection.advanced_composition(0.1, 2300, 1e-6) == pytest.approx(49.4, rel=5e-3)
+    assert claims.advanced_composition(0.1, 2300, 1e-6) == pytest.approx(49.4, rel=5e-3)
 
 
 def test_advanced_composition_never_beats_the_optimal_one():
     optimal = cost(Repeated(Pure(0.1), 100), 1e-6).epsilon
-    assert optimal < selection.advanced_composition(0.1, 100, 1e-6)
+    assert optimal < claims.advanced_composition(0.1, 100, 1e-6)
 
 
 def test_random_search_claimed():
     """Table: RS 3.51 with k=400; MGRS 8.53 with k=40, 20, 10 in three generations. Claims, not guarantees."""
-    assert selection.claimed_random_search(2.11, [400]) == pytest.approx(3.51, rel=5e-3)
-    assert selection.claimed_random_search(2.11, [40, 20, 10]) == pytest.approx(8.53, rel=5e-3)
+    assert claims.claimed_random_search(2.11, [400]) == pytest.approx(3.51, rel=5e-3)
+    assert claims.claimed_random_search(2.11, [40, 20, 10]) == pytest.approx(8.53, rel=5e-3)
 
 
 def test_the_claim_has_k_upside_down():
-    few, many = (selection.claimed_random_search(2.11, [k]) for k in (10, 1000))
+    few, many = (claims.claimed_random_search(2.11, [k]) for k in (10, 1000))
     assert few > many
 
 
+def sound(candidates, adjacency="zero-out", shape=1.0):
+    """Of the same search done soundly: each generation the best of a random number with that mean."""
+    return cost(Composed(tuple(RepeatAndSelect(FCN, float(k), shape) for k in candidates)), 1e-5, adjacency).epsilon
+
+
 def test_random_search_sound():
-    assert selection.sound_random_search(FCN, [400], 1e-5).epsilon == pytest.approx(5.84, rel=5e-3)
-    assert selection.sound_random_search(FCN, [40, 20, 10], 1e-5).epsilon == pytest.approx(11.8, rel=5e-3)
-    poisson = selection.sound_random_search(FCN, [400], 1e-5, shape=math.inf)
-    assert poisson.epsilon == pytest.approx(33.6, rel=5e-3)
+    assert sound([400]) == pytest.approx(5.84, rel=5e-3)
+    assert sound([40, 20, 10]) == pytest.approx(11.8, rel=5e-3)
+    assert sound([400], shape=math.inf) == pytest.approx(33.6, rel=5e-3)
 
 
 def test_sound_selection_has_no_price_where_its_training_has_none():
     with pytest.raises(UnsupportedEvent):
-        selection.sound_random_search(FCN, [10], 1e-5, "replace-one")
+        sound([10], "replace-one")
 
 
 def test_a_single_expected_run_still_costs_more_than_one_training():
     """The number of runs is random even with mean 1 in general; by the theorem it is never cheaper than one."""
-    event = selection.best_of_random(Gaussian(4.0), 1.0)
+    event = RepeatAndSelect(Gaussian(4.0), 1.0)
     assert cost(event, 1e-5).epsilon >= rdp.epsilon(Gaussian(4.0), 1e-5, "zero-out")
 
 
 @pytest.mark.parametrize(("epsilon", "count", "slack"), [(-1, 1, 0.1), (1, -1, 0.1), (1, 1, 0), (1, 1, 1)])
 def test_advanced_composition_checks_its_arguments(epsilon, count, slack):
     with pytest.raises(ValueError, match="advanced"):
-        selection.advanced_composition(epsilon, count, slack)
+        claims.advanced_composition(epsilon, count, slack)
 
 
 def test_eq_9_without_a_solution_says_so():
     with pytest.raises(ValueError, match=r"Eq\. 9"):
-        selection.claimed_random_search(2.0, [10], validation_size=100)
+        claims.claimed_random_search(2.0, [10], validation_size=100)

@@ -1,24 +1,7 @@
-"""What choosing among private trainings costs: the best of a random number, all of them, and what papers claim."""
+"""What papers claim for choosing among private trainings, for comparison; a sound choice is `RepeatAndSelect`."""
 
 import math
 from collections.abc import Sequence
-
-from sordino.budget.accountant import Cost, cost
-from sordino.budget.events import Composed, Event, RepeatAndSelect, Repeated
-
-
-def best_of_random(training: Event, mean_trials: float, shape: float = 1.0) -> RepeatAndSelect:
-    """The event of releasing only the best of a random number of trainings (geometric by default).
-
-    Guarantee: RDP by Papernot & Steinke 2021. Score and training together are the event; the number of trials must be
-    drawn from that law and stay secret, and trials that were not chosen are never shown.
-    """
-    return RepeatAndSelect(training, mean_trials, shape)
-
-
-def all_released(training: Event, trials: int) -> Event:
-    """The event of training `trials` candidates and looking at every one (what PAAS does)."""
-    return Repeated(training, trials)
 
 
 def advanced_composition(epsilon: float, count: int, slack_delta: float) -> float:
@@ -38,17 +21,10 @@ def claimed_random_search(
     """PAW Eq. 9 for RS (one generation) and MGRS (several): a claim, not a guarantee; never charged to a ledger.
 
     The theorem it cites is for pure ε and a random-stopping mechanism, not for the best of k; k stands upside down in
-    it (fewer candidates cost more); and it counts the training once for all generations. See `sound_random_search`.
+    it (fewer candidates cost more); and it counts the training once for all generations. The sound price of the same
+    search is that of one `RepeatAndSelect` a generation, composed.
     """
     return training_epsilon + sum(8 * _eq9(k, validation_size, accuracy_loss, failure) for k in candidates)
-
-
-def sound_random_search(
-    training: Event, candidates: Sequence[int], delta: float, adjacency: str = "zero-out", shape: float = 1.0
-) -> Cost:
-    """The cost of the same search done soundly: each generation the best of a random number with that mean."""
-    generations = tuple(best_of_random(training, float(k), shape) for k in candidates)
-    return cost(Composed(generations), delta, adjacency)
 
 
 def _eq9(candidates: int, validation_size: int, accuracy_loss: float, failure: float) -> float:
