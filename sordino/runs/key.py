@@ -97,9 +97,7 @@ class Key:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise RunError(
-                f"the key in {run.private} is damaged: the run cannot be resumed; start a new one"
-            ) from None
+            raise RunError(f"the key in {run.private} is damaged: the run cannot be resumed; start a new one") from None
 
     def keep(self, run: Run) -> None:
         content = asdict(self)
