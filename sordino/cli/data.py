@@ -1,4 +1,4 @@
-"""`sordino data`: which named datasets there are, where they lie, and getting them."""
+"""`sordino data`: which named datasets there are, where they are stored, and getting them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sordino.data import DataError, catalogue, places
+from sordino.data import DATA_VARIABLE, DataError, description_of, fetch, load, names
 
 app = typer.Typer(
     no_args_is_help=True,
-    help=f"Named datasets, looked for in ${places.VARIABLE}, then in the user's cache folder, then fetched.",
+    help=f"Named datasets, looked for in ${DATA_VARIABLE}, then in the user's cache folder, then fetched.",
 )
 
 Name = Annotated[str, typer.Argument(help="A dataset's name; `sordino data list` shows them.", show_default=False)]
@@ -22,24 +22,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 def _print_json(content: dict[str, Any]) -> None:
     typer.echo(json.dumps(content, ensure_ascii=False))
-
-
-def _entry(name: str) -> dict[str, Any]:
-    described = catalogue.definition_of(name)
-    found = places.locate(described)
-    return {
-        "name": name,
-        "what": described.what,
-        "task": described.task,
-        "n_train": described.n_train,
-        "n_test": described.n_test,
-        "path": str(found.folder) if found else None,
-        "package": found.form.package or None if found else None,
-        "complete": not found.form.missing if found else None,
-        "here": found.form.missing if found else "",
-        "source": described.source,
-        "licence": described.licence,
-    }
 
 
 def _state(entry: dict[str, Any]) -> str:
@@ -53,7 +35,7 @@ def _state(entry: dict[str, Any]) -> str:
 @app.command("list")
 def list_datasets(as_json: Json = False) -> None:
     """All named datasets, their published sizes, and what of them is on this machine."""
-    entries = [_entry(name) for name in catalogue.names()]
+    entries = [description_of(name) for name in names()]
     if as_json:
         _print_json({"datasets": entries})
         return
@@ -70,8 +52,8 @@ def list_datasets(as_json: Json = False) -> None:
 def get(name: Name, as_json: Json = False) -> None:
     """Fetch a dataset if it is not here, check it against its checksums, and print its folder."""
     with Console(stderr=True).status(f"getting {name}"):
-        folder = catalogue.fetch(name)
-        facts = catalogue.load(name).facts
+        folder = fetch(name)
+        facts = load(name).facts
     if as_json:
         sizes = {"n_train": facts.n_train, "n_test": facts.n_test}
         _print_json({"name": name, "path": str(folder), "complete": facts.complete, **sizes, "note": facts.note})
@@ -84,7 +66,7 @@ def get(name: Name, as_json: Json = False) -> None:
 @app.command()
 def path(name: Name, as_json: Json = False) -> None:
     """Print the folder of a dataset that is on this machine."""
-    entry = _entry(name)
+    entry = description_of(name)
     if entry["path"] is None:
         raise DataError(f"{name} is not on this machine; run `sordino data get {name}`")
     if as_json:

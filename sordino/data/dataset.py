@@ -1,17 +1,18 @@
-"""What a loaded dataset is: examples, labels, and the facts about it that are public."""
+"""What a dataset is: examples, labels, the public facts about it, and how it is divided without looking at the rows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.data.errors import DataError
+from sordino.data.raw_files import DataError
 
-if TYPE_CHECKING:
-    from sordino.data.splits import Splits
+_VALIDATION_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Facts:
     note: str
     """What is missing, and what to know before use; may be empty."""
     protected: str
-    """What one record is, that is, what a guarantee for one record protects."""
+    """What one record is: the unit that the guarantee protects."""
     columns: tuple[Column, ...] | None = None
     target_range: tuple[float, float] | None = None
     """Public bounds of a regression target, chosen without looking at the rows."""
@@ -95,6 +96,14 @@ class Split:
             return Split(self.x[rows], self.y[rows])
         return Split(self.x.iloc[rows].reset_index(drop=True), self.y[rows])
 
+    def followed_by(self, other: Split) -> Split:
+        """The rows of both."""
+        if isinstance(self.x, np.ndarray):
+            return Split(np.concatenate([self.x, other.x]), np.concatenate([self.y, other.y]))
+        import pandas as pd
+
+        return Split(pd.concat([self.x, other.x], ignore_index=True), np.concatenate([self.y, other.y]))
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -104,18 +113,26 @@ class Dataset:
     facts: Facts
     train: Split
     test: Split
-
-    def split(self, validation: int = 0, *, train: int | None = None, test: int | None = None, seed: int = 0) -> Splits:
-        """Validation rows drawn from the training rows; `train` and `test` also cut those parts to a size."""
-        from sordino.data.splits import hold_out
-
-        return hold_out(self, validation, train=train, test=test, seed=seed)
+    workflow: Mapping[str, Any] = field(default_factory=dict)
+    """The parts that the privacy-aware-workflow paper draws, and the rows that it draws them "from"."""
 
     def workflow_split(self, seed: int = 0) -> Splits:
-        """The sizes that the privacy-aware-workflow paper used for this dataset."""
-        from sordino.data.splits import workflow
+        """The parts that the privacy-aware-workflow paper uses, with the rows drawn by `seed`."""
+        if not self.workflow:
+            raise DataError(f"the privacy-aware-workflow paper does not use {self.name}; use `draw` instead")
+        source = self.workflow["from"]
+        pool = self.train.followed_by(self.test) if source == "all" else getattr(self, source)
+        sizes = [self.workflow.get(part, 0) for part in ("train", "validation", "test")]
+        train, validation, test = draw(pool, sizes, seed)
+        return Splits(self.train if source == "test" else train, validation, test)
 
-        return workflow(self, seed=seed)
+
+class Splits(NamedTuple):
+    """Three disjoint parts of one dataset; validation may be empty."""
+
+    train: Split
+    validation: Split
+    test: Split
 
 
 def check_labels(y: NDArray[Any], classes: tuple[str, ...], where: object) -> NDArray[np.int64]:
@@ -127,3 +144,46 @@ def check_labels(y: NDArray[Any], classes: tuple[str, ...], where: object) -> ND
             f"{len(classes) - 1}"
         )
     return y.astype(np.int64)
+
+
+def shuffled(n: int, seed: int) -> NDArray[np.intp]:
+    """A permutation that stays the same in every NumPy version: raw Philox words are the only ones NumPy keeps stable.
+
+    >>> shuffled(10, seed=0).tolist()
+    [0, 2, 9, 1, 8, 5, 4, 3, 6, 7]
+    """
+    if seed < 0:
+        raise DataError(f"a split's seed must be 0 or more, not {seed}")
+    return np.argsort(np.random.Philox(key=seed).random_raw(n), kind="stable")
+
+
+def cut(pool: Split, n_test: int) -> tuple[Split, Split]:
+    """The fixed train and test parts of a dataset that was published without them."""
+    test, train = draw(pool, (n_test, len(pool) - n_test), seed=0)
+    return train, test
+
+
+def draw(pool: Split, sizes: Sequence[int], seed: int) -> list[Split]:
+    """Disjoint random parts of these sizes; rows keep their order."""
+    if min(sizes) < 0 or sum(sizes) > len(pool):
+        asked = " + ".join(f"{size:,}" for size in sizes)
+        raise DataError(f"cannot draw {asked} rows from {len(pool):,}; ask for fewer")
+    order = shuffled(len(pool), seed)
+    return [pool.take(np.sort(order[start:end])) for start, end in pairwise(np.cumsum((0, *sizes)))]
+
+
+def number_set_aside(n: int) -> int:
+    """How many of a private table's n records are held out for scores."""
+    return int(_VALIDATION_SHARE * n)
+
+
+def set_aside(pool: Split) -> tuple[Split, Split]:
+    """The parts "train" and "validation" of a private table: the same records whichever command asks.
+
+    Guarantee: assigned by a record's number alone, so it costs nothing. Commands that share one ledger must all split
+    like this: its ε is the largest over parts, and that holds only if no record is in two of them.
+    """
+    held = number_set_aside(len(pool))
+    if held < 1:
+        raise DataError(f"{len(pool)} records are too few to set some aside for scores; a table needs at least 5")
+    return cut(pool, held)

@@ -15,8 +15,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.data.errors import DataError, reading
-from sordino.data.formats import GZIP, check_text, check_unpacked, idx, is_idx, most_bytes, read_bytes, unpacked_npz
+from sordino.data.raw_files import (
+    GZIP,
+    DataError,
+    check_text,
+    check_unpacked,
+    idx,
+    is_idx,
+    most_bytes,
+    npz_size,
+    read_bytes,
+    reading,
+)
 from sordino.mechanisms import memory
 
 if TYPE_CHECKING:
@@ -128,7 +138,7 @@ def _npz(data: bytes, path: Path) -> NDArray[Any]:
         if isinstance(content, np.ndarray):
             raise DataError(f"{path} is named .npz but holds a single array; rename it to .npy")
         with content:
-            check_unpacked(unpacked_npz(content), path)
+            check_unpacked(npz_size(content), path)
             if "x" in content.files:
                 return np.asarray(content["x"])
             if len(content.files) != 1:

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from sordino.budget import Ledger
 from sordino.data.dataset import Column, Dataset, Facts, Split
-from sordino.data.errors import DataError, reading
 from sordino.data.files import cell_blocks, read_cells
-from sordino.data.formats import read_bytes, text
+from sordino.data.raw_files import DataError, read_bytes, reading, text
 from sordino.mechanisms import private_bounds
 
 if TYPE_CHECKING:

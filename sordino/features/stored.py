@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from platformdirs import user_state_dir
 
 from sordino.budget import write_durably
-from sordino.data import CACHE, DataError, cache_folder
+from sordino.data import CACHE_VARIABLE, DataError, cache_folder
 from sordino.features.feature import Chain, Feature, as_array
 from sordino.mechanisms import data_tag
 
@@ -189,6 +189,6 @@ def _room_on_disk(folder: Path) -> Iterator[None]:
         yield
     except OSError as problem:
         raise DataError(
-            f"features cannot be stored in {folder}: {problem.strerror or problem}; make room there, or set {CACHE} to "
-            "another folder"
+            f"features cannot be stored in {folder}: {problem.strerror or problem}; make room there, or set "
+            f"{CACHE_VARIABLE} to another folder"
         ) from None

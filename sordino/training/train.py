@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.budget import Composed, Event, Ledger, Repeated, cost, printed, steps_for
-from sordino.data import DataError, Dataset, ShuffledSampler, definition_of, load
+from sordino.data import DataError, Dataset, ShuffledSampler, description_of, load
 from sordino.features import as_array, stored
 from sordino.mechanisms import Streams
 from sordino.runs import Run, RunError
@@ -45,7 +45,7 @@ def train(
         _check_same_request(Run(out), begun, request)
     elif out is not None:
         Run(out).check_free()
-    task = definition_of(request.dataset).task
+    task = description_of(request.dataset)["task"]
     if task != "classification":
         raise DataError(f"{request.dataset} is a {task} task: no recipe for it yet")
     dataset = load(request.dataset)

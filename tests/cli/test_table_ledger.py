@@ -15,8 +15,7 @@ import pytest
 from sordino.budget import Gaussian, Ledger, LedgerError
 from sordino.budget.statement import printed
 from sordino.cli.table_ledger import TableLedger, in_words, told
-from sordino.data import load
-from sordino.data.splits import number_set_aside, shuffled
+from sordino.data import load, number_set_aside, shuffled
 
 SCHEMA = {
     "columns": {"age": {"bounds": [0, 100]}, "work": {"categories": ["a", "b", "c"]}},

@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from sordino.data import DataError, Dataset, fetch, load, locate
-from sordino.data.places import VARIABLE
+from sordino.data import DATA_VARIABLE, DataError, Dataset, fetch, load, locate
 
 ALWAYS = ("mnist", "mnist-5k", "digits")
-FOLDER = os.environ.get(VARIABLE, "")
+FOLDER = os.environ.get(DATA_VARIABLE, "")
 
 
 @cache
 def _load(name: str) -> Dataset | str:
     """With the environment the tests were started in, whatever the present test has made of it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, FOLDER)
+        patch.setenv(DATA_VARIABLE, FOLDER)
         try:
             return load(name)
         except DataError as error:
@@ -46,7 +45,7 @@ def folder_of(named):
     def get(name: str) -> Path:
         named(name)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(VARIABLE, FOLDER)
+            patch.setenv(DATA_VARIABLE, FOLDER)
             return fetch(name) if name in ALWAYS else locate(name)
 
     return get
@@ -57,5 +56,5 @@ def closed_network(monkeypatch):
     """A network that refuses every connection at once."""
     for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
-    for variable in ("no_proxy", "NO_PROXY", VARIABLE):
+    for variable in ("no_proxy", "NO_PROXY", DATA_VARIABLE):
         monkeypatch.delenv(variable, raising=False)

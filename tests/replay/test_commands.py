@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from sordino.cli.main import run
-from sordino.data import Split
-from sordino.data.splits import set_aside
+from sordino.data import Split, set_aside
 
 from .recorder import Recorder, Release, entries_of, watching
 

@@ -66,9 +66,9 @@ def test_noise_of_weights_is_what_objective_perturbation_does() -> None:
 
 def test_adults_one_hot_pays_where_the_paper_saw_it() -> None:
     """PAW, Table XVI: the crossover of Adult with and without one-hot encoding lies between 0.01 and 0.05."""
-    from sordino.data import catalogue
+    from sordino.data.named import named
 
-    facts = replace(TABLE, columns=catalogue.definition_of("adult").columns)
+    facts = replace(TABLE, columns=named("adult").facts.columns)
     pays = one_hot(Situation(facts, 22_750, 0.1, 1e-6)).numbers["one_hot_pays_from_epsilon"]
     assert 0.01 < pays < 0.05
 

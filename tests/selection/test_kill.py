@@ -18,7 +18,7 @@ from sordino.budget import Ledger
 from sordino.data import Column, Split
 from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
-from sordino.data.splits import set_aside
+from sordino.data import set_aside
 from sordino.mechanisms.streams import secret_from_seed
 from sordino.selection import keyed_steps
 from sordino.selection.carrying_out import Steps, carry_out

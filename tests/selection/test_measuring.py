@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.budget import Gaussian, Ledger, cost
-from sordino.data import Column, DataError, Split
+from sordino.data import Column, DataError, Split, set_aside
 from sordino.data.schema import Schema
-from sordino.data.splits import set_aside
 from sordino.features.encoding import OneHot
 from sordino.mechanisms.streams import Streams, secret_from_seed
 from sordino.runs import RunError

@@ -5,8 +5,8 @@ import pytest
 
 from sordino.budget import Gaussian, Ledger, Repeated, cost
 from sordino.data import Column
+from sordino.data.dataset import cut
 from sordino.data.schema import Schema
-from sordino.data.splits import cut
 from sordino.features.encoding import OneHot
 from sordino.mechanisms.streams import Streams
 from sordino.selection.features.attributes import Attributes

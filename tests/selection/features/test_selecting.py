@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from sordino.budget import Gaussian, Ledger
-from sordino.data import Column, DataError
+from sordino.data import Column, DataError, set_aside
 from sordino.data.schema import Schema
-from sordino.data.splits import set_aside
 from sordino.selection.features.selecting import goal, select_by_cfs, select_by_pafs
 
 

