@@ -30,7 +30,7 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of a table.")] = False,
 ) -> None:
     """Reproduce a table or figure of a paper; what was trained before is not trained again."""
-    from sordino.papers import Experiment, Store, in_words, items_of, reproduce
+    from sordino.papers import Experiment, TrialStore, in_words, items_of, reproduce
 
     if item == "list":
         typer.echo("\n".join(items_of(paper)))
@@ -38,7 +38,7 @@ def reproduce(
     if quick and full:
         raise typer.BadParameter("give --quick or --full, not both")
     folder = out / "quick" if quick else out
-    store = Store(records=None if quick else folder / paper)
+    store = TrialStore(records=None if quick else folder / paper)
     with Console(stderr=True).status(item) as status:
         record = reproduce(paper, item, Experiment(seeds, full, quick, more, status.update, store), folder)
     typer.echo(json.dumps(asdict(record), ensure_ascii=False) if as_json else in_words(record))

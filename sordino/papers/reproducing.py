@@ -5,8 +5,8 @@ from pathlib import Path
 
 from sordino.papers import better_features, privacy_aware, sampling_rates, weight_distributions
 from sordino.papers.drawing import draw
-from sordino.papers.experiment import Experiment, Item
 from sordino.papers.records import Record
+from sordino.papers.trials import Experiment, Item
 
 PAPERS: dict[str, dict[str, Item]] = {
     better_features.PAPER: better_features.ITEMS,

@@ -1,323 +1,239 @@
-"""One training of an experiment: all its choices in a frozen value, and its result kept on disk under them.
+"""Trials: the parts of an experiment, each computed once and kept on disk.
 
-Items that share a trial train it once, and a reproduction that was interrupted goes on where it was.
+A trial is a frozen dataclass derived from `Trial`. Its fields say all that decides its result, its `key` is a digest of
+them, and its result is a JSON object, kept in the cache folder and, if it took five minutes or more, under
+results/PAPER/trials as well. Items run their trials through an `Experiment`:
+
+    experiment.run(trial)                      # one result, from the store or computed now; the record lists it
+    experiment.repeated(trial, seeds)          # under several seeds
+    experiment.run_together(trials, compute)   # many, of which the missing ones are computed in one go
+
+To add a kind of trial, derive from `Trial`, set `kind`, and write `compute(folder, say)`; wrap what trains in
+`resumed_or_restarted` so that an interrupted training continues in its folder. What is not worth a class is kept by
+`experiment.store.get(key, compute)` under a key such as `digest(description)`.
+
+Kept results stay valid as long as descriptions do: a field with a default can be added, but a field's name, its values
+and `kind` are part of the key. Code and names elsewhere (reprs of networks, facts of datasets) must not be.
 """
 
 import hashlib
 import json
-import math
+import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from sordino.budget import write_durably
+from sordino.data import cache_folder
+from sordino.papers.records import Record
+from sordino.runs import Run, RunBusy, RunError
 
-from sordino.budget import Composed, Event, Ledger, NonPrivate, Repeated, cost, leaves
-from sordino.data import (
-    DataError,
-    Dataset,
-    PoissonSampler,
-    Sampler,
-    ShuffledSampler,
-    Split,
-    check_labels,
-    load,
-    reading,
-)
-from sordino.features import Standardised, as_array, stored
-from sordino.papers.keeping import CACHE, Store, begun_or_anew
-from sordino.runs import Run
-from sordino.training import (
-    Checkpoint,
-    LastIteratePlan,
-    Plan,
-    Progress,
-    Recipe,
-    Weights,
-    fit,
-    fit_last_iterate,
-    largest_learning_rate,
-    normalising,
-    recipe,
-)
+_T = TypeVar("_T")
+_RESULT = "result.json"
+_EARLIER = "earlier.json"
+_LONG = 300.0
+"""Seconds from which a result is worth a file beside the records."""
+_SEEDS = 5
+"""Repeats of a training in most of the papers."""
 
-_REVISION = 2
-_CHECKPOINTS = 10
-_FEW = 1000
-"""Examples whose features are not worth keeping."""
 Say = Callable[[str], None]
-"""What is being done, for the user to see."""
+"""Shows the user what is being done."""
+Result = dict[str, Any]
+Compute = Callable[[Path], Result]
+"""Computes a result, with a folder to work in."""
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A recipe on a dataset at a budget, with whatever is varied; a seed fixes all its randomness."""
+class TrialStore:
+    """Where trials work and leave their results: the cache folder, and for long ones the folder of the records too.
 
-    dataset: str
-    recipe: str
-    seed: int = 0
-    epsilon: float | None = 3.0
-    """None: without noise, for comparison."""
-    delta: float = 1e-5
-    settings: tuple[tuple[str, Any], ...] = ()
-    """Changes to the recipe's settings."""
-    shuffled: bool = False
-    """Batches of shuffled epochs with the noise that Poisson sampling would need: a claim, as T&B have it."""
-    records: int | None = None
-    """Train on so many records, drawn at random; δ and settings stay as they are."""
-    more: str | None = None
-    """An .npz file with further training examples x and labels y, as the dataset's."""
-    validation: int = 0
-    """Hold out so many training records and measure the accuracy on them: to choose settings, which is not counted."""
-    test: int | None = None
-    marks: int = 1
-    """How many times the accuracy is measured along the run, at equal distances."""
-    simulated: int | None = None
-    """Draw so many examples a step in place of the batch, with the noise that the whole batch's mean would have: cheap,
-    and alike where noise outweighs sampling (Sander et al. 2023), but not private at this ε. To choose settings."""
+    An hour of training is then as safe as the record made of it, and can be used on another machine. Results that
+    were kept before keys were digests of descriptions are found through `trials/earlier.json`.
+    """
 
-    def run(self, say: Say = lambda line: None, store: Store = CACHE) -> dict[str, Any]:
-        """Its result: from the store, or else trained now."""
-        dataset = _loaded(self.dataset)
-        chosen = recipe(self.recipe, self.dataset, dataset.facts, **dict(self.settings))
+    folder: Path | None = None
+    records: Path | None = None
+    """results/PAPER, unless the results are not worth keeping there."""
 
-        def train(run: Run) -> dict[str, Any]:
-            return self._result(chosen, dataset, run, say)
+    def get(self, key: str, compute: Compute) -> Result:
+        """The result under this key, computed if it is missing."""
+        (found,) = self.get_all([key], lambda missing: [compute(folder) for folder in missing.values()])
+        return found
 
-        return store.kept(self._key(chosen, dataset), lambda folder: begun_or_anew(folder, train))
+    def get_all(self, keys: Sequence[str], compute: Callable[[dict[str, Path]], Sequence[Result]]) -> list[Result]:
+        """The results under these keys; those that are missing are computed together, each in its folder."""
+        missing = {key: self._folder(key) for key in keys if self._find(key) is None}
+        if missing:
+            resumed, began = any(folder.exists() for folder in missing.values()), time.monotonic()
+            computed = compute(missing)
+            long = resumed or time.monotonic() - began >= _LONG
+            for key, found in zip(missing, computed, strict=True):
+                self._keep(key, found, long)
+        return [_read(self._find(key) or self._folder(key) / _RESULT) for key in keys]
 
-    def _result(self, chosen: Recipe, dataset: Dataset, run: Run, say: Say) -> dict[str, Any]:
-        say(f"{self}: features")
-        begun = time.perf_counter()
-        material = _Material.of(self, chosen, dataset)
-        described = time.perf_counter()
-        found = self._train(chosen, material, run, lambda done, total: say(f"{self}: step {done:,} of {total:,}"))
-        seconds = {"features": described - begun, "training": time.perf_counter() - described}
-        return found | {"trial": str(self), "n": len(material.train_y), "seconds": seconds}
+    def _names(self, key: str) -> list[str]:
+        earlier = None if self.records is None else _earlier(self.records / "trials" / _EARLIER).get(key)
+        return [key] if earlier is None else [key, earlier]
 
-    def _train(self, chosen: Recipe, material: "_Material", run: Run, on_progress: Progress) -> dict[str, Any]:
-        n, batch = len(material.train_y), chosen.expected_batch_size(len(material.train_y))
-        sampler: Sampler = ShuffledSampler(n, batch) if self.shuffled else PoissonSampler(n, batch)
-        if self.epsilon is None:
-            plan = Plan.without_noise(sampler, chosen.l2_clip, chosen.settings.epochs)
-        else:
-            sizes = (n, batch, chosen.settings.epochs)
-            plan = replace(_plan(*sizes, self.epsilon, self.delta, chosen.l2_clip, material.before), sampler=sampler)
-        if self.simulated is not None and self.shuffled:
-            raise ValueError("a simulated batch is a Poisson draw: leave out shuffled")
-        if self.simulated is not None:
-            share, few = self.simulated / batch, PoissonSampler(n, self.simulated)
-            plan = replace(plan, sampler=few, noise_multiplier=share * plan.noise_multiplier)
-        ledger = material.ledger(self, plan.event, run)
-        material = material.standardised(self, chosen, run, ledger)
-        trainee = chosen.head.trainee(material.train_x, material.train_y, material.classes)
-        blocks = math.ceil(_CHECKPOINTS / self.marks)
-        block = math.ceil(plan.steps / (self.marks * blocks))
-        kept = run.folder / "curve.json"
-        curve: dict[str, float] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    def _cached(self, name: str) -> Path:
+        return (self.folder or cache_folder() / "trials") / name
 
-        def measure(done: int, total: int) -> None:
-            on_progress(done, total)
-            if done and (done % (block * blocks) == 0 or done == total):
-                now = Checkpoint.read(run)
-                weights = trainee.weights() if now is None else now.weights | (now.standing.average or {})
-                curve[str(done)] = material.accuracy(chosen, weights)
-                run.write_json(kept.name, curve)
+    def _folder(self, key: str) -> Path:
+        """Where the trial works: where it began, if it did."""
+        folders = [self._cached(name) for name in self._names(key)]
+        return next((folder for folder in folders if folder.exists()), folders[0])
 
-        optimiser, averaging = chosen.optimiser(n, self.epsilon or 3.0), chosen.averaging(plan.steps)
-        done = fit(
-            *(run, plan, trainee, optimiser, ledger),
-            averaging=averaging,
-            seed=self.seed,
-            checkpoint_every=block,
-            on_progress=measure,
-        )
-        if str(done) not in curve:  # stopped between the last step and its measurement
-            measure(done, done)
+    def _find(self, key: str) -> Path | None:
+        names = self._names(key)
+        places = [self._cached(name) / _RESULT for name in names]
+        places += [self.records / "trials" / f"{name}.json" for name in names] if self.records else []
+        return next((place for place in places if place.exists()), None)
 
-        def price(step: Event | None, steps: int) -> dict[str, Any]:
-            return _price(material.before, None if step is None else Repeated(step, steps), self.delta)
+    def _keep(self, key: str, found: Result, long: bool) -> None:
+        content = (json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        lasting = [self.records / "trials" / f"{key}.json"] if self.records and long else []
+        for place in (*lasting, self._folder(key) / _RESULT):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(place, content)
 
-        return {
-            "accuracy": curve[str(done)],
-            "sound": price(plan.step_event, plan.steps),
-            "claimed": price(plan.claimed_step, plan.steps),
-            "noise_multiplier": plan.noise_multiplier,
-            "steps": done,
-            "batch": plan.sampler.expected_batch_size,
-            "learning_rate": optimiser.learning_rate,
-            "curve": [
-                {"epoch": int(step) * plan.sampler.sample_rate, "accuracy": share, **price(plan.step_event, int(step))}
-                for step, share in curve.items()
-            ],
-        }
 
-    def _key(self, chosen: Recipe, dataset: Dataset) -> str:
-        """Of all that decides the result; a change of code that does, too, or of a default, raises the revision."""
-        values = [(each.name, getattr(self, each.name), each.default) for each in fields(self)]
-        varied = {name: value for name, value, usual in values if value != usual}
-        words = f"{_REVISION} {type(self).__name__} {varied} {chosen!r} {chosen.features.identity} {dataset.facts!r}"
-        words += "" if self.more is None else hashlib.blake2b(Path(self.more).read_bytes()).hexdigest()
-        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+@lru_cache(maxsize=8)
+def _earlier(path: Path) -> Mapping[str, str]:
+    """From the keys of trials to the names that their results were kept under before."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
-    def __str__(self) -> str:
-        changed = [f"{name}={value}" for name, value in self.settings]
-        changed += ["shuffled"] if self.shuffled else []
-        changed += [f"{self.records:,} records"] if self.records else []
-        changed += [f"and {self.more}"] if self.more else []
-        changed += [f"{self.validation:,} held out"] if self.validation else []
-        changed += [f"simulated by {self.simulated:,} a step"] if self.simulated else []
-        budget = "without noise" if self.epsilon is None else f"ε={self.epsilon:g}"
-        return " ".join([self.recipe, "on", self.dataset, budget, *changed, f"seed {self.seed}"])
+
+def _read(path: Path) -> Result:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError):
+        what = "its folder" if path.name == _RESULT else "it"
+        raise ValueError(f"{path} is damaged: delete {what}, and the trial is run again") from None
+
+
+CACHE = TrialStore()
 
 
 @dataclass(frozen=True)
-class IterationTrial(Trial):
-    """The same features by amplification by iteration: the data is clipped, and only the last iterate is told."""
+class Trial(ABC):
+    """One part of an experiment: a training, a search, an audit. A frozen dataclass adds its choices as fields."""
 
-    data_clip: float = 1.0
-    passes: int = 10
-    batch: int = 512
+    kind: ClassVar[str]
+    revision: ClassVar[int] = 1
+    """Raised when a change of code, or of a default elsewhere, changes the result."""
 
-    def __str__(self) -> str:
-        return f"last iterate of {super().__str__()}"
+    @abstractmethod
+    def compute(self, folder: Path, say: Say) -> Result:
+        """The result, as JSON; its "trial" is the trial in words."""
 
-    def _train(self, chosen: Recipe, material: "_Material", run: Run, on_progress: Progress) -> dict[str, Any]:
-        if self.epsilon is None or self.shuffled or self.simulated is not None:
-            raise ValueError("iteration has noise and a fixed order: a budget is needed, and no draw of another kind")
-        n = len(material.train_y)
-        plan = LastIteratePlan.calibrated(
-            n=n,
-            batch=min(n, self.batch),
-            epochs=self.passes,
-            data_clip=self.data_clip,
-            learning_rate=largest_learning_rate(self.data_clip),
-            target_epsilon=self.epsilon,
-            target_delta=self.delta,
-            before=material.before,
-        )
-        ledger = material.ledger(self, plan.event, run)
-        material = material.standardised(self, chosen, run, ledger)
-        x = material.train_x.reshape(n, -1)
-        weights = fit_last_iterate(
-            *(run, plan, x, material.train_y, material.classes, ledger), seed=self.seed, on_progress=on_progress
-        )
-        return {
-            "accuracy": material.accuracy(chosen, weights),
-            "sound": _price(material.before, plan.event, self.delta),
-            "claimed": _price(material.before, plan.claimed, self.delta),
-            "noise_multiplier": plan.noise_multiplier,
-            "steps": plan.steps,
-            "batch": plan.batch,
-            "learning_rate": plan.learning_rate,
-        }
-
-
-@dataclass(frozen=True)
-class _Material:
-    """What a trial has in hand before it trains."""
-
-    train_x: NDArray[Any]
-    train_y: NDArray[np.int64]
-    test_x: NDArray[Any]
-    test_y: NDArray[np.int64]
-    classes: int
-    moments: normalising.Moments | None
-
-    @classmethod
-    def of(cls, trial: "Trial", chosen: Recipe, dataset: Dataset) -> "_Material":
-        order = np.random.default_rng(0).permutation(len(dataset.train))
-        held_out, train = np.sort(order[: trial.validation]), np.sort(order[trial.validation :][: trial.records])
-        examined = dataset.train if trial.validation else dataset.test
-        rows = held_out if trial.validation else np.arange(len(dataset.test))[: trial.test]
-        train_x, train_y = _features(chosen, dataset.train.x, train), dataset.train.y[train]
-        if trial.more is not None:
-            more = further_examples(trial.more, dataset)
-            more_x = _features(chosen, more.x, np.arange(len(more)))
-            train_x, train_y = np.concatenate([train_x, more_x]), np.concatenate([train_y, more.y])
-        return cls(
-            train_x,
-            train_y,
-            _features(chosen, examined.x, rows),
-            examined.y[rows],
-            len(dataset.facts.classes or ()),
-            chosen.moments,
-        )
+    def description(self) -> dict[str, Any]:
+        """All that decides the result, as JSON: the fields that differ from their defaults."""
+        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
+        varied = {name: as_json(value) for name, (value, usual) in values.items() if value != usual}
+        return {"kind": self.kind, "revision": self.revision, **varied}
 
     @property
-    def before(self) -> Event | None:
-        return normalising.spent_before(self.moments)
+    def key(self) -> str:
+        return digest(self.description())
 
-    def standardised(self, trial: "Trial", chosen: Recipe, run: Run, ledger: Ledger) -> "_Material":
-        """By the recipe's private normalisation; without noise, by exact statistics, since ε is infinite anyway."""
-        scale = None
-        if chosen.moments is not None and trial.epsilon is None:
-            ledger.spend(NonPrivate(), normalising.WHAT, seeded=True)
-            scale = Standardised.of_public(self.train_x)
-        elif chosen.moments is not None:
-            scale = normalising.statistics(run, chosen.moments, self.train_x, ledger, trial.seed)
-        train_x, test_x = (normalising.standardised(scale, x) for x in (self.train_x, self.test_x))
-        return replace(self, train_x=train_x, test_x=test_x)
+    def listed(self, result: Result) -> Result:
+        """What a record says of the result."""
+        return {name: value for name, value in result.items() if name != "curve"}
 
-    def accuracy(self, chosen: Recipe, weights: Weights) -> float:
-        scores = chosen.head.scores(weights, self.test_x, self.classes)
-        return float(np.mean(scores.argmax(dim=1).numpy() == self.test_y))
+    def quick(self) -> Self:
+        """The same code in a moment, to try an item out."""
+        return self
 
-    def ledger(self, trial: "Trial", event: Event, run: Run) -> Ledger:
-        """With the target where it can be kept: shuffled or simulated batches cost more, and no noise costs ∞."""
-        if trial.epsilon is None or trial.shuffled or trial.simulated is not None:
-            return Ledger(path=run.ledger)
-        planned = [*normalising.planned(self.moments), (event, "training", "train")]
-        return Ledger(trial.epsilon, trial.delta, path=run.ledger, planned=planned)
+    def run(self, say: Say = lambda line: None, store: TrialStore = CACHE) -> Result:
+        """The result: from the store, or else computed now."""
+        return store.get(self.key, lambda folder: self.compute(folder, say))
 
 
-def further_examples(path: str, dataset: Dataset) -> Split:
-    """More of the same kind, from the arrays x and y of an .npz file."""
-    file = Path(path)
-    with reading(file, ".npz"), np.load(file, allow_pickle=False) as content:
-        if not {"x", "y"} <= set(content.files):
-            raise DataError(f"{file} must hold the arrays x and y, not {', '.join(content.files) or 'nothing'}")
-        x, y = content["x"], content["y"]
-    if x.dtype != dataset.train.x.dtype or x.shape[1:] != dataset.facts.shape:
-        wanted = f"{dataset.train.x.dtype} of shape {('n', *dataset.facts.shape)}"
-        raise DataError(f"{file}: x must be {wanted}, not {x.dtype} of shape {x.shape}")
-    return Split(x, check_labels(y, dataset.facts.classes or (), file))
+_Trial = TypeVar("_Trial", bound=Trial)
 
 
-def _features(chosen: Recipe, examples: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
-    if not chosen.slow_features or len(rows) <= _FEW:
-        return as_array(chosen.features(examples[rows]))
-    every = stored(chosen.features, examples)
-    return every if len(rows) == len(every) else every[rows]
+def as_json(value: Any) -> Any:
+    """A value of a description: dataclasses by their fields."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
+    return [as_json(each) for each in value] if isinstance(value, tuple | list) else value
 
 
-_loaded = lru_cache(maxsize=3)(load)
+def digest(description: Any) -> str:
+    """The key of a description: equal descriptions have equal keys."""
+    words = json.dumps(description, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
 
 
-@lru_cache(maxsize=256)
-def _plan(
-    n: int, batch: int, epochs: float, epsilon: float, delta: float, l2_clip: float, before: Event | None
-) -> Plan:
-    """What Poisson sampling needs; trials that differ in other things share it."""
-    return Plan.calibrated(
-        n=n,
-        expected_batch_size=batch,
-        epochs=epochs,
-        target_epsilon=epsilon,
-        target_delta=delta,
-        l2_clip=l2_clip,
-        before=before,
-    )
+def resumed_or_restarted(folder: Path, train: Callable[[Run], Result]) -> Result:
+    """A seeded training in this folder: from where it stopped, or where it cannot be resumed, from its start."""
+    try:
+        return train(Run.at(folder))
+    except RunBusy:
+        raise
+    except RunError:  # begun in another environment; under a seed there is no privacy to lose
+        shutil.rmtree(folder)
+        return train(Run.at(folder))
 
 
-@lru_cache(maxsize=256)
-def _price(before: Event | None, event: Event | None, delta: float) -> dict[str, Any]:
-    """ε of the normalisation and the training together, and whose it is; None where there is none."""
-    if event is None or NonPrivate() in leaves(event):
-        return {"epsilon": None, "accountant": None}
-    found = cost(event if before is None else Composed((before, event)), delta)
-    return {"epsilon": found.epsilon, "accountant": found.accountant}
+@dataclass(frozen=True)
+class Experiment:
+    """How an item is reproduced: reduced to two cores and an hour, or in full, or quickly, to try it out."""
+
+    seeds: int | None = None
+    full: bool = False
+    quick: bool = False
+    more: Path | None = None
+    """Further training examples of the user's, for items about more data."""
+    say: Say = lambda line: None
+    store: TrialStore = CACHE
+    ran: dict[str, Result] = field(default_factory=dict)
+    """What every trial found, for the record."""
+
+    def pick(self, reduced: _T, full: _T) -> _T:
+        """What is done here, or in full."""
+        return full if self.full and not self.quick else reduced
+
+    def seeds_of(self, reduced: int, full: int = _SEEDS) -> range:
+        return range(1 if self.quick else self.seeds or self.pick(reduced, full))
+
+    def shortfall(self, here: str = "", always: str = "", *, of: int = _SEEDS, **seeds: int) -> str | None:
+        """How an item falls short of the paper's: always, when reduced, and in repeats (`of` which they have).
+
+        >>> Experiment().shortfall("3 epochs, not 20", networks=1)
+        '3 epochs, not 20; 1 seed for networks, not 5'
+        """
+        counts = {what.replace("_", " "): len(self.seeds_of(count, of)) for what, count in seeds.items()}
+        few = [f"{count} seed{'s' * (count > 1)} for {what}" for what, count in counts.items() if count < of]
+        reasons = [always, "" if self.full else here, f"{' and '.join(few)}, not {of}" if few else ""]
+        return "; ".join(reason for reason in reasons if reason) or None
+
+    def run(self, trial: Trial) -> Result:
+        trial = trial.quick() if self.quick else trial
+        return self._listed(trial, trial.run(self.say, self.store))
+
+    def repeated(self, trial: Any, seeds: int = 1, full: int = _SEEDS) -> list[Result]:
+        """The trial under so many seeds, or in full under as many as the paper has."""
+        return [self.run(replace(trial, seed=seed)) for seed in self.seeds_of(seeds, full)]
+
+    def run_together(
+        self, trials: Sequence[_Trial], compute: Callable[[dict[_Trial, Path]], Sequence[Result]]
+    ) -> list[Result]:
+        """The results of these trials; those that are missing are computed in one go, each with its folder."""
+        by_key = {trial.key: trial for trial in (trial.quick() if self.quick else trial for trial in trials)}
+        found = self.store.get_all(
+            list(by_key), lambda missing: compute({by_key[key]: folder for key, folder in missing.items()})
+        )
+        return [self._listed(trial, result) for trial, result in zip(by_key.values(), found, strict=True)]
+
+    def _listed(self, trial: Trial, result: Result) -> Result:
+        self.ran[trial.key] = trial.listed(result)
+        return result
+
+
+Item = Callable[[Experiment], Record]
+"""A table or figure of a paper."""

@@ -7,9 +7,9 @@ import pytest
 
 from sordino import models
 from sordino.budget import Gaussian, Ledger, NonPrivate, cost
-from sordino.papers.keeping import Store
 from sordino.papers.sampling_rates.figures import _as_found
 from sordino.papers.sampling_rates.generalisation import BATCH, PARAMETERS, RECORDS, SIGMA, Descent
+from sordino.papers.trials import TrialStore
 from sordino.training.noise_shares import GradientSize, accounted_share
 
 
@@ -22,21 +22,21 @@ def test_added_noise_is_as_strong_as_that_of_a_draw() -> None:
 
 
 def test_the_noisy_descent_is_priced_as_full_batches_and_the_others_have_no_price() -> None:
-    noisy = Descent("DP-GD", RECORDS, SIGMA).plan(RECORDS, 100)
+    noisy = Descent("DP-GD", RECORDS, SIGMA, iterations=100).plan
     assert noisy.epsilon(1e-5) == pytest.approx(cost(Gaussian(SIGMA / 10), 1e-5).epsilon, rel=1e-6)
-    assert Descent("GD", RECORDS).plan(RECORDS, 100).step_event == NonPrivate()
+    assert Descent("GD", RECORDS).plan.step_event == NonPrivate()
 
 
 def test_a_descent_is_trained_once_and_charged(tmp_path: Path) -> None:
     said: list[str] = []
-    descent = Descent("SGD", 16)
-    curve = descent.curve(4, 2, 64, 32, said.append, Store(tmp_path))
+    descent = Descent("SGD", 16, iterations=4, marks=2, records=64, tested=32)
+    curve = descent.run(said.append, TrialStore(tmp_path))
     assert list(curve) == ["2", "4"]
     assert all(0 <= share <= 1 for both in curve.values() for share in both)
     (folder,) = tmp_path.iterdir()
     assert Ledger.open(folder / "ledger.json").epsilon(1e-5) == np.inf
     before = len(said)
-    assert descent.curve(4, 2, 64, 32, said.append, Store(tmp_path)) == curve
+    assert descent.run(said.append, TrialStore(tmp_path)) == curve
     assert len(said) == before
 
 

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sordino.papers.keeping import Store
-from sordino.papers.weight_distributions import plan_figures
+from sordino.papers.trials import TrialStore
 from sordino.papers.weight_distributions.plan_figures import (
     DELTA,
     Descent,
     Method,
+    PlanAudit,
     SoundMethod,
     claimed_noise,
-    figures,
 )
 from sordino.training.schedules import Schedule, Staircase
 
@@ -36,7 +35,7 @@ def test_the_noise_of_a_claim_is_the_authors(epsilon: float, z: float) -> None:
 def test_a_claim_is_far_below_what_holds(tmp_path: Path) -> None:
     plan = SMALL.plan(0.5)
     assert (plan.steps, plan.rates[:11:10]) == (40, pytest.approx((0.1, 0.09)))
-    found = figures(plan, 1000, store=Store(tmp_path))
+    found = PlanAudit(plan, 1000).run(store=TrialStore(tmp_path))
     assert found["claimed"] == pytest.approx(0.5, rel=1e-3)
     assert found["claimed"] < found["audited"] < found["sound"]
     assert found["claimed"] < found["final"] < found["sound"]
@@ -45,7 +44,9 @@ def test_a_claim_is_far_below_what_holds(tmp_path: Path) -> None:
 
 
 def test_where_examples_mix_nothing_holds(tmp_path: Path) -> None:
-    mixing, apart = (figures(SMALL.plan(0.5, mixing), 100, store=Store(tmp_path)) for mixing in (True, False))
+    mixing, apart = (
+        PlanAudit(SMALL.plan(0.5, mixing), 100).run(store=TrialStore(tmp_path)) for mixing in (True, False)
+    )
     assert mixing["sound"] is None
     assert apart["sound"] is not None
     assert mixing["claimed"] == apart["claimed"]
@@ -56,7 +57,7 @@ def test_sound_plans_cost_what_is_asked(epsilon: float, tmp_path: Path) -> None:
     method, descent = SoundMethod(), Descent(10, 2, 4.0)
     plans = method.plan(60_000, epsilon), descent.plan(60_000, epsilon)
     for plan in plans:
-        found = figures(plan, 200, store=Store(tmp_path))
+        found = PlanAudit(plan, 200).run(store=TrialStore(tmp_path))
         assert 0.99 * epsilon < found["sound"] <= epsilon
         assert found["audited"] <= epsilon
     assert plans[0].learning_rate == pytest.approx(4 * epsilon / 3)
@@ -66,13 +67,13 @@ def test_sound_plans_cost_what_is_asked(epsilon: float, tmp_path: Path) -> None:
 
 def test_an_audit_is_done_once_for_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    first = figures(SMALL.plan(0.5), 100, said.append, Store(tmp_path))
-    monkeypatch.setattr(plan_figures, "_figures", None)
-    assert figures(SMALL.plan(0.5), 100, said.append, Store(tmp_path)) == first
+    first = PlanAudit(SMALL.plan(0.5), 100).run(said.append, TrialStore(tmp_path))
+    monkeypatch.setattr(PlanAudit, "compute", None)
+    assert PlanAudit(SMALL.plan(0.5), 100).run(said.append, TrialStore(tmp_path)) == first
     assert len(said) == 1
     for other in (SMALL.plan(0.6), replace(SMALL, l2_clip=3.0).plan(0.5)):
         with pytest.raises(TypeError):
-            figures(other, 100, store=Store(tmp_path))
+            PlanAudit(other, 100).run(store=TrialStore(tmp_path))
 
 
 def test_a_small_dataset_is_no_reason_for_a_warning() -> None:

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from sordino.data.samplers import PoissonSampler
 from sordino.features.word_vectors import WordVectors
-from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import Store
 from sordino.papers.reproducing import reproduce
+from sordino.papers.trials import Experiment, TrialStore
 from sordino.papers.weight_distributions import plan_figures, private, private_rows
 from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN
 from sordino.papers.weight_distributions.plan_figures import Descent
@@ -27,7 +26,7 @@ def _vectors(self: WordVectors, texts: NDArray[Any]) -> NDArray[np.float32]:
 def test_texts_in_the_quick_form_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WordVectors, "__call__", _vectors)
     record = reproduce(
-        "weight-distributions", "table-6", Experiment(quick=True, store=Store(tmp_path / "trials")), tmp_path
+        "weight-distributions", "table-6", Experiment(quick=True, store=TrialStore(tmp_path / "trials")), tmp_path
     )
     names = [str(row[0]) for row in record.rows]
     assert names[:3] == ["SI-DPSGD, the paper's plan", "SI-DPSGD (BiLSTM-DL)", "SI-DPSGD (LN-BiLSTM-DL)"]

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from sordino.budget import BudgetExceeded, Ledger
-from sordino.papers import keeping
-from sordino.papers.keeping import Store
+from sordino.papers import trials
+from sordino.papers.trials import TrialStore
 from sordino.papers.weight_distributions import private_trials
 from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN, NETWORKS
 from sordino.papers.weight_distributions.plan_figures import DELTA, Descent, Method, SoundMethod
@@ -26,11 +26,11 @@ def _falling(epoch: int, steps: int) -> Schedule:
 
 
 METHOD = Method(256, 32, 3, 3.1, _falling, 0.9)
-CLAIMED = DistributionTrial("LN-LeNet-5", test=200, plan=METHOD.plan(3))
-SOUND = DistributionTrial("LeNet-5", test=50, budget=(3, DELTA), plan=SoundMethod(2, 1).plan(64, 3))
+CLAIMED = DistributionTrial(network="LN-LeNet-5", test=200, plan=METHOD.plan(3))
+SOUND = DistributionTrial(network="LeNet-5", test=50, budget=(3, DELTA), plan=SoundMethod(2, 1).plan(64, 3))
 DESCENT = Descent(2, 2, 1.0)
 GRADIENT = GradientTrial(
-    *("LeNet-5", 0, 50), budget=(3, DELTA), plan=DESCENT.plan(64, 3), optimiser=DESCENT.optimiser(64, 3)
+    network="LeNet-5", test=50, budget=(3, DELTA), plan=DESCENT.plan(64, 3), optimiser=DESCENT.optimiser(64, 3)
 )
 
 
@@ -40,17 +40,17 @@ def _folder(store: Path) -> Path:
 
 
 def test_the_ledger_charges_what_holds_not_what_is_claimed(tmp_path: Path) -> None:
-    found = CLAIMED.run(store=Store(tmp_path))
+    found = CLAIMED.run(store=TrialStore(tmp_path))
     assert found["charged"] == pytest.approx(CLAIMED.plan.epsilon(DELTA))
     assert found["charged"] > 100 * 3
     assert found["plan"] == CLAIMED.plan.to_json()
     with pytest.raises(BudgetExceeded):
-        replace(CLAIMED, budget=(3, DELTA)).run(store=Store(tmp_path))
+        replace(CLAIMED, budget=(3, DELTA)).run(store=TrialStore(tmp_path))
 
 
 @pytest.mark.parametrize("trial", [SOUND, GRADIENT], ids=["distributions", "gradients"])
 def test_a_sound_training_is_held_to_its_budget(trial: PrivateTrial, tmp_path: Path) -> None:
-    found = trial.run(store=Store(tmp_path))
+    found = trial.run(store=TrialStore(tmp_path))
     assert 0.9 * 3 < found["charged"] <= 3
     ledger = Ledger.open(_folder(tmp_path) / "ledger.json")
     assert (ledger.terms.target_epsilon, ledger.terms.target_delta) == (3, DELTA)
@@ -59,7 +59,7 @@ def test_a_sound_training_is_held_to_its_budget(trial: PrivateTrial, tmp_path: P
 
 def test_accuracy_is_that_of_what_is_released(tmp_path: Path) -> None:
     noisy = replace(CLAIMED, plan=replace(CLAIMED.plan, noise_multiplier=300.0))
-    found = noisy.run(store=Store(tmp_path))
+    found = noisy.run(store=TrialStore(tmp_path))
     folder = _folder(tmp_path)
     model = NETWORKS["LN-LeNet-5"].module(64)
     model.load_state_dict(load_file(folder / "model.safetensors"))
@@ -70,7 +70,7 @@ def test_accuracy_is_that_of_what_is_released(tmp_path: Path) -> None:
 
 
 def test_the_means_are_measured_without_their_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    still = replace(CLAIMED, plan=replace(CLAIMED.plan, noise_multiplier=1e-6)).run(store=Store(tmp_path))
+    still = replace(CLAIMED, plan=replace(CLAIMED.plan, noise_multiplier=1e-6)).run(store=TrialStore(tmp_path))
     assert still["means"] == still["accuracy"] > 0.2
     measured: list[torch.Tensor] = []
 
@@ -79,7 +79,7 @@ def test_the_means_are_measured_without_their_noise(tmp_path: Path, monkeypatch:
         return accuracy(model, *test)
 
     monkeypatch.setattr(private_trials, "accuracy", noting)
-    CLAIMED.run(store=Store(tmp_path))
+    CLAIMED.run(store=TrialStore(tmp_path))
     means, released = measured
     plan = CLAIMED.plan
     deviation = plan.rates[-1] * plan.l2_clip * plan.noise_multiplier / plan.sampler.expected_batch_size
@@ -87,13 +87,13 @@ def test_the_means_are_measured_without_their_noise(tmp_path: Path, monkeypatch:
 
 
 def test_a_trial_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = SOUND.run(store=Store(tmp_path))
+    first = SOUND.run(store=TrialStore(tmp_path))
     monkeypatch.setattr(DistributionTrial, "_fit", None)
-    assert SOUND.run(store=Store(tmp_path)) == first
+    assert SOUND.run(store=TrialStore(tmp_path)) == first
     others = (replace(SOUND, seed=1), replace(SOUND, plan=SoundMethod(2, 1).plan(64, 2)), replace(SOUND, test=40))
     for other in others:
         with pytest.raises(TypeError):
-            other.run(store=Store(tmp_path))
+            other.run(store=TrialStore(tmp_path))
 
 
 def test_a_stopped_training_goes_on(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_a_stopped_training_goes_on(tmp_path: Path) -> None:
 
     said: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        CLAIMED.run(stop, Store(tmp_path))
-    CLAIMED.run(said.append, Store(tmp_path))
+        CLAIMED.run(stop, TrialStore(tmp_path))
+    CLAIMED.run(said.append, TrialStore(tmp_path))
     assert said[1].endswith("step 12 of 24")
 
 
@@ -113,11 +113,11 @@ def test_the_means_measurement_outlives_the_means(tmp_path: Path, monkeypatch: p
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(keeping, "write_durably", stop)  # after the end of the run, before its result is kept
+        patched.setattr(trials, "write_durably", stop)  # after the end of the run, before its result is kept
         with pytest.raises(KeyboardInterrupt):
-            SOUND.run(store=Store(tmp_path))
+            SOUND.run(store=TrialStore(tmp_path))
     kept = json.loads((_folder(tmp_path) / "means.json").read_text())
-    assert SOUND.run(store=Store(tmp_path))["means"] == kept["means"]
+    assert SOUND.run(store=TrialStore(tmp_path))["means"] == kept["means"]
 
 
 @pytest.mark.parametrize("name", ["BN-LeNet-5", "Fast-CIFAR-ResNet", "ResNet-18", "VGG-16"])
@@ -133,5 +133,5 @@ def test_only_algorithm_2_mixes(name: str) -> None:
 
 def test_mixing_is_charged_as_no_privacy(tmp_path: Path) -> None:
     plan = replace(METHOD, n=16, batch=4, epochs=0.5).plan(3, mixing=True)
-    trial = DistributionTrial(f"BN-LeNet-5{AS_WRITTEN}", test=4, plan=plan)
-    assert trial.run(store=Store(tmp_path))["charged"] is None
+    trial = DistributionTrial(network=f"BN-LeNet-5{AS_WRITTEN}", test=4, plan=plan)
+    assert trial.run(store=TrialStore(tmp_path))["charged"] is None

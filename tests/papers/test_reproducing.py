@@ -5,24 +5,23 @@ from pathlib import Path
 import pytest
 
 from sordino.data import DataError
-from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import Store
 from sordino.papers.page import page
 from sordino.papers.records import Record, in_words, percent
 from sordino.papers.reproducing import PAPERS, reproduce
+from sordino.papers.trials import Experiment, TrialStore
 
 ROOT = Path(__file__).parents[2]
 ITEMS = [(paper, item) for paper, items in PAPERS.items() for item in items]
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def store(tmp_path_factory: pytest.TempPathFactory) -> TrialStore:
     """Items share trials: what one has trained the others need not train."""
-    return Store(tmp_path_factory.mktemp("trials"))
+    return TrialStore(tmp_path_factory.mktemp("trials"))
 
 
 @pytest.mark.parametrize(("paper", "item"), ITEMS)
-def test_the_quick_form_of_every_item(paper: str, item: str, store: Store, tmp_path: Path) -> None:
+def test_the_quick_form_of_every_item(paper: str, item: str, store: TrialStore, tmp_path: Path) -> None:
     try:
         record = reproduce(paper, item, Experiment(quick=True, store=store), tmp_path)
     except DataError as error:

@@ -1,171 +1,44 @@
-"""A trial is trained once, goes on after a kill, and is priced for what it does."""
+"""What was computed once is not computed again, and what took long outlives the cache."""
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
-from sordino.budget import Ledger
-from sordino.data import DataError, load
 from sordino.papers import trials
-from sordino.papers.experiment import settings
-from sordino.papers.keeping import Store
-from sordino.papers.trials import IterationTrial, Trial
-from sordino.runs import Run, RunError, environment, key
-
-SMALL = Trial("digits", "scatter-linear", 1, delta=1e-4, settings=settings(epochs=6), marks=3)
+from sordino.papers.trials import TrialStore
 
 
-def test_a_trial_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    first = SMALL.run(said.append, Store(tmp_path))
-    assert said[0] == "scatter-linear on digits ε=3 epochs=6 seed 1: features"
-    assert said[-1].endswith("of 34")
-    assert len(said) > 3
-    monkeypatch.setattr(Trial, "_train", None)
-    assert SMALL.run(said.append, Store(tmp_path)) == first
-    assert SMALL.run(store=Store(tmp_path)) == first
-    assert 2.99 < first["sound"]["epsilon"] <= 3
-    assert [point["accuracy"] for point in first["curve"]][-1] == first["accuracy"]
-    budgets = [point["epsilon"] for point in first["curve"]]
-    assert budgets == sorted(budgets)
-    assert budgets[-1] == first["sound"]["epsilon"]
+def test_what_took_long_is_kept_beside_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = TrialStore(tmp_path / "cache", tmp_path / "records")
+    assert store.get("short", lambda folder: {"accuracy": 0.5}) == {"accuracy": 0.5}
+    assert not (tmp_path / "records").exists()
+    monkeypatch.setattr(trials, "_LONG", 0.0)
+    assert store.get("long", lambda folder: {"accuracy": 0.9}) == {"accuracy": 0.9}
+    assert [file.name for file in (tmp_path / "records" / "trials").iterdir()] == ["long.json"]
+    elsewhere = TrialStore(tmp_path / "another cache", tmp_path / "records")
+    assert elsewhere.get("long", _never) == {"accuracy": 0.9}
 
 
-def test_the_ledger_of_a_trial_holds_its_price(tmp_path: Path) -> None:
-    trial = replace(SMALL, dataset="mnist-5k", delta=1e-5, records=2000, settings=settings(epochs=2))
-    result = trial.run(store=Store(tmp_path))
-    (folder,) = tmp_path.iterdir()
-    ledger = Ledger.open(folder / "ledger.json")
-    assert [entry.what for entry in ledger.entries] == ["normalisation", "training"]
-    assert ledger.epsilon() == pytest.approx(result["sound"]["epsilon"], rel=1e-9)
-    assert all(entry.seeded for entry in ledger.entries)
+def test_what_was_begun_and_stopped_counts_as_long(tmp_path: Path) -> None:
+    store = TrialStore(tmp_path / "cache", tmp_path / "records")
 
+    def stopped(folder: Path) -> dict[str, Any]:
+        folder.mkdir(parents=True)
+        raise KeyboardInterrupt
 
-def test_a_trial_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = SMALL.run(store=Store(tmp_path / "whole"))
-    measured = trials._Material.accuracy
-    calls = []
-
-    def stopping(*arguments: object) -> float:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return measured(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(trials._Material, "accuracy", stopping)
     with pytest.raises(KeyboardInterrupt):
-        SMALL.run(store=Store(tmp_path / "stopped"))
-    gone_on = SMALL.run(store=Store(tmp_path / "stopped"))
-    assert {**gone_on, "seconds": 0} == {**whole, "seconds": 0}
+        store.get("trial", stopped)
+    store.get("trial", lambda folder: {})
+    assert (tmp_path / "records" / "trials" / "trial.json").exists()
 
 
-def test_without_noise_there_is_no_price(tmp_path: Path) -> None:
-    result = replace(SMALL, epsilon=None).run(store=Store(tmp_path))
-    assert result["sound"] == {"epsilon": None, "accountant": None}
-    (folder,) = tmp_path.iterdir()
-    assert Ledger.open(folder / "ledger.json").epsilon(1e-4) == np.inf
+def test_a_damaged_result_says_what_to_delete(tmp_path: Path) -> None:
+    (tmp_path / "trials").mkdir()
+    (tmp_path / "trials" / "trial.json").write_text("{")
+    with pytest.raises(ValueError, match=r"trial\.json is damaged: delete it, and"):
+        TrialStore(tmp_path / "cache", tmp_path).get("trial", _never)
 
 
-def test_shuffled_batches_cost_more_than_is_claimed(tmp_path: Path) -> None:
-    result = replace(SMALL, shuffled=True).run(store=Store(tmp_path))
-    assert 2.99 < result["claimed"]["epsilon"] <= 3 < result["sound"]["epsilon"]
-
-
-def test_a_simulated_batch_has_the_noise_of_the_whole_one(tmp_path: Path) -> None:
-    whole = SMALL.run(store=Store(tmp_path))
-    few = replace(SMALL, simulated=32).run(store=Store(tmp_path))
-    assert few["steps"] == whole["steps"]
-    assert few["batch"] == 32
-    assert few["noise_multiplier"] / 32 == pytest.approx(whole["noise_multiplier"] / whole["batch"])
-    assert few["sound"]["epsilon"] > 3  # said as it is: a simulation is not private at the ε it is of
-    assert few["trial"].endswith("simulated by 32 a step seed 1")
-
-
-def test_a_simulated_batch_is_a_poisson_draw(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="leave out shuffled"):
-        replace(SMALL, simulated=32, shuffled=True).run(store=Store(tmp_path))
-    with pytest.raises(ValueError, match="no draw of another kind"):
-        IterationTrial("digits", "scatter-linear", delta=1e-4, simulated=32).run(store=Store(tmp_path))
-
-
-def test_held_out_records_are_not_trained_on(tmp_path: Path) -> None:
-    dataset = load("digits")
-    chosen = trials.recipe("scatter-linear", "digits", dataset.facts)
-    trial = replace(SMALL, validation=300, records=500)
-    material = trials._Material.of(trial, chosen, dataset)
-    assert (len(material.train_y), len(material.test_y)) == (500, 300)
-    rows = {row.tobytes() for row in material.train_x}
-    shared = sum(row.tobytes() in rows for row in material.test_x)
-    assert shared <= 3  # the data itself has a few doubles
-    assert trial.run(store=Store(tmp_path))["n"] == 500
-
-
-def test_iteration_stays_within_the_budget(tmp_path: Path) -> None:
-    trial = IterationTrial("digits", "scatter-linear", 0, delta=1e-4, passes=3, batch=128)
-    result = trial.run(store=Store(tmp_path))
-    assert 2.9 < result["sound"]["epsilon"] <= 3
-    assert result["sound"]["accountant"] == "rdp"
-    with pytest.raises(ValueError, match="needed"):
-        replace(trial, epsilon=None).run(store=Store(tmp_path))
-
-
-def test_other_settings_make_another_trial(tmp_path: Path) -> None:
-    assert (
-        SMALL.run(store=Store(tmp_path))["learning_rate"]
-        != replace(SMALL, settings=settings(epochs=6, learning_rate=1.0)).run(store=Store(tmp_path))["learning_rate"]
-    )
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_a_trial_that_was_stopped_goes_on_in_another_environment_or_starts_anew(
-    shuffled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trial = replace(SMALL, shuffled=shuffled)
-    with monkeypatch.context() as stopped:
-        stopped.setattr(trials._Material, "accuracy", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            trial.run(store=Store(tmp_path))
-    here = environment()
-    monkeypatch.setattr(key, "environment", lambda: {**here, "threads": 99})
-    result = trial.run(store=Store(tmp_path))
-    assert 0 < result["accuracy"] <= 1
-    assert result["curve"][-1]["accuracy"] == result["accuracy"]
-
-
-def _interrupt(*_: object) -> float:
-    raise KeyboardInterrupt
-
-
-def test_a_damaged_result_is_named(tmp_path: Path) -> None:
-    SMALL.run(store=Store(tmp_path))
-    (path,) = tmp_path.glob("*/result.json")
-    path.write_text("{")
-    with pytest.raises(ValueError, match=r"result\.json is damaged"):
-        SMALL.run(store=Store(tmp_path))
-
-
-def test_further_examples_must_be_of_the_same_kind(tmp_path: Path) -> None:
-    dataset = load("digits")
-    for name, content, wrong in (
-        ("empty", {}, "must hold the arrays x and y"),
-        ("float", {"x": np.zeros((3, 8, 8)), "y": np.zeros(3, int)}, "not float64 of shape"),
-        ("labels", {"x": np.zeros((3, 8, 8), np.uint8), "y": np.full(3, 11)}, "label of row 1"),
-    ):
-        np.savez(tmp_path / f"{name}.npz", **content)
-        with pytest.raises(DataError, match=wrong):
-            trials.further_examples(str(tmp_path / f"{name}.npz"), dataset)
-    np.savez(tmp_path / "more.npz", x=dataset.train.x[:50], y=dataset.train.y[:50])
-    result = replace(SMALL, more=str(tmp_path / "more.npz")).run(store=Store(tmp_path))
-    assert result["n"] == len(dataset.train) + 50
-
-
-def test_a_trial_that_another_process_is_at_is_left_alone(tmp_path: Path) -> None:
-    dataset = load("digits")
-    chosen = trials.recipe("scatter-linear", "digits", dataset.facts, epochs=6)
-    folder = tmp_path / SMALL._key(chosen, dataset)
-    with Run.at(folder).alone(), pytest.raises(RunError, match="another process"):
-        SMALL.run(store=Store(tmp_path))
-    assert (folder / "private").is_dir()
+def _never(folder: Path) -> dict[str, Any]:
+    raise AssertionError("it was computed again")

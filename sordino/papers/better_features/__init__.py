@@ -6,7 +6,7 @@ normalisation out of the same budget, by PLD.
 
 from sordino.papers.better_features import figures, tables
 from sordino.papers.better_features.common import PAPER
-from sordino.papers.experiment import Item
+from sordino.papers.trials import Item
 
 ITEMS: dict[str, Item] = {
     "table-1": tables.table_1,

@@ -5,8 +5,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from sordino.papers.experiment import Experiment, settings
-from sordino.papers.trials import Trial
+from sordino.papers.recipe_trials import RecipeTrial, settings
+from sordino.papers.trials import Experiment
 from sordino.training import TABLE_12
 
 PAPER = "better-features"
@@ -31,12 +31,12 @@ TUNING = (
 )
 
 
-def to_the_end(dataset: str, recipe: str) -> Trial:
+def to_the_end(dataset: str, recipe: str) -> RecipeTrial:
     """The recipe at ε=3, measured on its way."""
-    return Trial(dataset, recipe, epsilon=3.0, marks=MARKS)
+    return RecipeTrial(dataset, recipe, epsilon=3.0, marks=MARKS)
 
 
-def seeds(trial: Trial) -> int:
+def seeds(trial: RecipeTrial) -> int:
     """Linear models are quick, and the network on MNIST differs from seed to seed by more than from the paper."""
     return 3 if trial.recipe == LINEAR or trial == to_the_end("mnist", SCATTER_CNN) else 1
 
@@ -53,6 +53,6 @@ def grid(experiment: Experiment, dataset: str) -> list[tuple[dict[str, float], d
     found = []
     for batch, rate, passes, norm in experiment.pick(random.Random(12).sample(every, some), every):
         changes = settings(batch=batch, learning_rate=rate * batch / 512, epochs=passes, **norm)
-        result = experiment.run(Trial(dataset, LINEAR, settings=changes))
+        result = experiment.run(RecipeTrial(dataset, LINEAR, settings=changes))
         found.append(({"batch": batch, "base learning rate": rate, "epochs": passes}, result))
     return found

@@ -23,10 +23,10 @@ from sordino.papers.better_features.common import (
     seeds,
     to_the_end,
 )
-from sordino.papers.experiment import Experiment, settings
 from sordino.papers.outcomes import OURS, classic_noise, ours
+from sordino.papers.recipe_trials import LastIterateTrial, RecipeTrial, further_examples, settings
 from sordino.papers.records import Cell, Record, Series, percent
-from sordino.papers.trials import IterationTrial, Trial, further_examples
+from sordino.papers.trials import Experiment
 from sordino.training import TABLE_12
 
 _ACCURACY = "test accuracy, %"
@@ -61,7 +61,7 @@ def figure_4(experiment: Experiment) -> Record:
         batch, passes = min(8192, n), epochs * 50_000 / n
         changes = settings(n=n, batch=batch, learning_rate=rate * 8192 / 512, epochs=passes, moments=moments)
         records = n if n < 50_000 else None
-        trial = Trial("cifar-10", LINEAR, delta=1 / (2 * n), settings=changes, records=records, more=more)
+        trial = RecipeTrial("cifar-10", LINEAR, delta=1 / (2 * n), settings=changes, records=records, more=more)
         found = experiment.repeated(trial)
         series.add(n, [result["accuracy"] for result in found])
         rows.append([n, *ours(found)])
@@ -84,7 +84,7 @@ def figure_5(experiment: Experiment) -> Record:
     series = Series("EfficientNet-Lite2 (ImageNet)", [], [])
     rows: list[list[Cell]] = []
     for epsilon in (0.5, 1.0, 2.0):
-        found = experiment.repeated(Trial("cifar-10", "transfer-linear", epsilon=epsilon), 3)
+        found = experiment.repeated(RecipeTrial("cifar-10", "transfer-linear", epsilon=epsilon), 3)
         series.add(epsilon, [result["accuracy"] for result in found])
         rows.append([epsilon, *((92.7, 80.0) if epsilon == 2 else (None, None)), *ours(found)])
     return Record(
@@ -138,7 +138,7 @@ def figure_7(experiment: Experiment) -> Record:
     for dataset, batch in product(experiment.pick(DATASETS[:2], DATASETS), (512, 1024, 2048, 4096)):
         epochs = experiment.pick(10, EPOCHS[dataset])
         changes = settings(batch=batch, learning_rate=bases[dataset] * batch / 512, epochs=epochs)
-        found = experiment.repeated(Trial(dataset, CNN, settings=changes, marks=5))
+        found = experiment.repeated(RecipeTrial(dataset, CNN, settings=changes, marks=5))
         series.append(Series.along(found, f"batch {batch}", dataset, "epoch"))
         rows.append([dataset, batch, *ours(found)])
     return Record(
@@ -237,8 +237,8 @@ def figure_10(experiment: Experiment) -> Record:
     lines = {name: Series(name, [], []) for name in ("DP-SGD", "iteration")}
     rows: list[list[Cell]] = []
     for epsilon in (1.0, 2.0, 3.0):
-        sgd = to_the_end(dataset, LINEAR) if epsilon == 3 else Trial(dataset, LINEAR, epsilon=epsilon)
-        for name, trial in (("DP-SGD", sgd), ("iteration", IterationTrial(dataset, LINEAR, epsilon=epsilon))):
+        sgd = to_the_end(dataset, LINEAR) if epsilon == 3 else RecipeTrial(dataset, LINEAR, epsilon=epsilon)
+        for name, trial in (("DP-SGD", sgd), ("iteration", LastIterateTrial(dataset, LINEAR, epsilon=epsilon))):
             found = experiment.repeated(trial)
             lines[name].add(epsilon, [result["accuracy"] for result in found])
             rows.append([epsilon, name, *ours(found)])
@@ -300,7 +300,9 @@ def _convergence(experiment: Experiment, item: str, datasets: tuple[str, ...], e
         changes |= T_AND_B_START.get((dataset, recipe), {})
         if dataset == "fashion-mnist" and recipe != CNN:
             changes |= {"groups": 81}
-        found = experiment.repeated(Trial(dataset, recipe, epsilon=epsilon, settings=settings(**changes), marks=5))
+        found = experiment.repeated(
+            RecipeTrial(dataset, recipe, epsilon=epsilon, settings=settings(**changes), marks=5)
+        )
         noise = "without noise" if epsilon is None else "with noise"
         panel = f"{dataset}, {'high' if high else 'low'} learning rate ({rate:g})"
         series.append(Series.along(found, f"{recipe}, {noise}", panel, "epoch"))

@@ -20,10 +20,10 @@ from sordino.papers.better_features.common import (
     seeds,
     to_the_end,
 )
-from sordino.papers.experiment import Experiment, settings
 from sordino.papers.outcomes import OURS, ours
+from sordino.papers.recipe_trials import RecipeTrial, settings
 from sordino.papers.records import Cell, Record, percent
-from sordino.papers.trials import Trial
+from sordino.papers.trials import Experiment
 from sordino.training import TABLE_12
 
 
@@ -42,7 +42,7 @@ def table_1(experiment: Experiment) -> Record:
     rows: list[list[Cell]] = []
     for (dataset, recipe), budgets in published.items():
         for epsilon, theirs in budgets.items():
-            trial = to_the_end(dataset, recipe) if epsilon == 3 else Trial(dataset, recipe, epsilon=epsilon)
+            trial = to_the_end(dataset, recipe) if epsilon == 3 else RecipeTrial(dataset, recipe, epsilon=epsilon)
             found = experiment.repeated(trial, seeds(trial))
             rows.append([dataset, recipe, epsilon, theirs, *ours(found)])
     return Record(
@@ -78,7 +78,7 @@ def table_2(experiment: Experiment) -> Record:
             candidates = []
             for variant in variants:
                 changes = settings(averaged=0.0, **usual | variant)
-                found = experiment.repeated(Trial(dataset, LINEAR, epsilon=None, settings=changes, marks=10))
+                found = experiment.repeated(RecipeTrial(dataset, LINEAR, epsilon=None, settings=changes, marks=10))
                 candidates.append((variant.get("groups"), found))
             groups, best = max(candidates, key=lambda candidate: candidate[1][0]["accuracy"])
             name = kind if groups is None else f"{kind}, {groups} groups"
@@ -152,7 +152,7 @@ def table_11(experiment: Experiment) -> Record:
                 continue
             changes = {"batch": 512, "learning_rate": RATES[dataset][1], "epochs": epochs[recipe], "averaged": 0.0}
             changes |= T_AND_B_START.get((dataset, recipe), {})
-            trial = Trial(dataset, recipe, epsilon=None, settings=settings(**changes), marks=5)
+            trial = RecipeTrial(dataset, recipe, epsilon=None, settings=settings(**changes), marks=5)
             found = experiment.repeated(trial)
             best = [max(point["accuracy"] for point in result["curve"]) for result in found]
             rows.append([dataset, recipe, figure, percent(best), len(best)])
@@ -181,7 +181,7 @@ def table_19(experiment: Experiment) -> Record:
     rows: list[list[Cell]] = []
     for (dataset, recipe), theirs in published.items():
         for shuffled, figure in zip((False, True), theirs, strict=True):
-            trial = Trial(dataset, recipe, shuffled=True) if shuffled else to_the_end(dataset, recipe)
+            trial = RecipeTrial(dataset, recipe, shuffled=True) if shuffled else to_the_end(dataset, recipe)
             found = experiment.repeated(trial, seeds(trial))
             batches, claimed = ("shuffled", found[0]["claimed"]["epsilon"]) if shuffled else ("Poisson", None)
             rows.append([dataset, recipe, batches, claimed, figure, *ours(found)])
@@ -233,7 +233,7 @@ def choices(experiment: Experiment) -> Record:
     ]
     rows: list[list[Cell]] = []
     for dataset, recipe, epsilon, changes in candidates:
-        trial = Trial(dataset, recipe, epsilon=epsilon, settings=settings(**changes), validation=5000)
+        trial = RecipeTrial(dataset, recipe, epsilon=epsilon, settings=settings(**changes), validation=5000)
         found = experiment.repeated(trial, 2 if dataset == "mnist" else 1)
         rows.append([dataset, recipe, epsilon, ", ".join(f"{name} {value}" for name, value in changes.items())])
         rows[-1] += [percent(result["accuracy"] for result in found), len(found)]

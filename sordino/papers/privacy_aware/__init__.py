@@ -3,7 +3,6 @@
 Ours draw Poisson batches and are calibrated by PLD; PAW prices by RDP and shuffles.
 """
 
-from sordino.papers.experiment import Item
 from sordino.papers.privacy_aware import (
     adult_best,
     architectures,
@@ -20,6 +19,7 @@ from sordino.papers.privacy_aware import (
     search_tables,
 )
 from sordino.papers.privacy_aware.comparing import PAPER
+from sordino.papers.trials import Item
 
 ITEMS: dict[str, Item] = {
     "choices": architectures.choices,

@@ -14,7 +14,6 @@ from sordino.budget import Event, Gaussian, Ledger, RepeatAndSelect, calibration
 from sordino.data import Column, Schema, Split, set_aside
 from sordino.features import CentredOneHot, OneHot, neutral_cuts
 from sordino.mechanisms import bound_streams, secret_from_seed
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import PAPER, Interval, some
 from sordino.papers.privacy_aware.inputs import loaded
 from sordino.papers.privacy_aware.subsets import (
@@ -29,6 +28,7 @@ from sordino.papers.privacy_aware.subsets import (
     selection_event,
 )
 from sordino.papers.records import Cell, Record
+from sordino.papers.trials import Experiment
 from sordino.selection import Attributes, tune
 from sordino.training import (
     RIDGE_PER_NOISE,

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import (
     ACCOUNTANT,
     DROPOUT,
@@ -28,6 +27,7 @@ from sordino.papers.privacy_aware.comparing import (
 from sordino.papers.privacy_aware.networks import NETWORKS
 from sordino.papers.privacy_aware.trials import repeated
 from sordino.papers.records import Cell, Record
+from sordino.papers.trials import Experiment
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy.stats import t
 
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.inputs import material
 from sordino.papers.privacy_aware.networks import NETWORKS
 from sordino.papers.privacy_aware.trials import NetworkTrial, repeated, run_all
 from sordino.papers.records import Cell, Series
+from sordino.papers.trials import Experiment
 from sordino.selection import crossover
 
 _T = TypeVar("_T")

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import (
     ACCOUNTANT,
     CROSSOVER_SEEDS,
@@ -40,6 +39,7 @@ from sordino.papers.privacy_aware.networks import (
 )
 from sordino.papers.privacy_aware.trials import repeated
 from sordino.papers.records import Cell, Record, Series
+from sordino.papers.trials import Experiment
 
 _BARS = "± and bars are half of the 95 % interval over seeds"
 _NO_NUMBERS = "PAW gives the curves as a drawing without numbers"

@@ -12,7 +12,6 @@ from sordino.budget import Event, Ledger, Repeated
 from sordino.data import set_aside
 from sordino.features import OneHot
 from sordino.mechanisms import Streams, bound_streams, secret_from_seed
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import PAPER, Interval, some
 from sordino.papers.privacy_aware.subsets import (
     DELTA,
@@ -35,6 +34,7 @@ from sordino.papers.privacy_aware.subsets import (
     sign,
 )
 from sordino.papers.records import Cell, Record
+from sordino.papers.trials import Experiment
 from sordino.selection import (
     CFS_BREEDING,
     PAFS_BREEDING,

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import PAPER, Interval, line, some
 from sordino.papers.privacy_aware.subsets import (
     PURE,
@@ -28,6 +27,7 @@ from sordino.papers.privacy_aware.subsets import (
     sign,
 )
 from sordino.papers.records import Cell, Record, Series
+from sordino.papers.trials import Experiment
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from sordino.budget import Event
 from sordino.data import PoissonSampler, Schema
 from sordino.features import OneHot
 from sordino.mechanisms import Streams, bound_streams, secret_from_seed
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import GRID_GOES_ON, PAPER, Interval, best_rate, some
 from sordino.papers.privacy_aware.inputs import loaded
 from sordino.papers.privacy_aware.subsets import (
@@ -36,6 +35,7 @@ from sordino.papers.privacy_aware.subsets import (
 )
 from sordino.papers.privacy_aware.trials import UNCLIPPED
 from sordino.papers.records import Cell, Record
+from sordino.papers.trials import Experiment
 from sordino.selection import PlantedRows, random_subset
 from sordino.training import SGD, Adam, LinearClassifier, Optimiser, Plan, Training, linear_scores, train_steps
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import (
     ACCOUNTANT,
     CROSSOVER_SEEDS,
@@ -28,6 +27,7 @@ from sordino.papers.privacy_aware.inputs import LENGTH
 from sordino.papers.privacy_aware.networks import NETWORKS, RWT
 from sordino.papers.privacy_aware.trials import NetworkTrial, repeated
 from sordino.papers.records import Cell, Record
+from sordino.papers.trials import Experiment
 
 _FCN, _CNN, _RNN = "MNIST FCN complex", "MNIST CNN of RWT", "SMS RNN STW"
 _SHORT = {

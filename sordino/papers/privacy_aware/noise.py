@@ -16,12 +16,10 @@ from torch import Tensor
 from sordino import models
 from sordino.budget import Ledger
 from sordino.data import PoissonSampler
-from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import Store, begun_or_anew
 from sordino.papers.privacy_aware.comparing import PAPER, Interval, line
 from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
 from sordino.papers.records import Cell, Record, Series
-from sordino.papers.trials import Say
+from sordino.papers.trials import Experiment, Say, TrialStore, resumed_or_restarted
 from sordino.runs import Run
 from sordino.training import SGD, Adam, DenseTrainee, Plan, fit, logistic_slope
 
@@ -53,7 +51,7 @@ class Repeat:
     epsilon: float = _EPSILON
     delta: float = _DELTA
 
-    def run(self, say: Say, store: Store) -> dict[str, Any]:
+    def run(self, say: Say, store: TrialStore) -> dict[str, Any]:
         """Accuracies, and the cosine distance of the noisy weights from the plain ones after each epoch."""
         key = hashlib.blake2b(f"{_REVISION} {self!r}".encode(), digest_size=16).hexdigest()
 
@@ -61,7 +59,7 @@ class Repeat:
             with Run.at(folder).alone():  # Table III and Figure 5 are of the same trials
                 return self._result(folder, say)
 
-        return store.kept(f"parts-{key}", alone)
+        return store.get(f"parts-{key}", alone)
 
     def _result(self, folder: Path, say: Say) -> dict[str, Any]:
         say(f"{self}")
@@ -92,7 +90,7 @@ class Repeat:
 
             # Stopped half-way, seconds are lost: the way is needed whole.
             shutil.rmtree(folder / name, ignore_errors=True)
-            found[name] = begun_or_anew(folder / name, train)["accuracy"]
+            found[name] = resumed_or_restarted(folder / name, train)["accuracy"]
             weights.append(way)
         end = weights[0][-1]
         distances = [1 - float(torch.nn.functional.cosine_similarity(now, end, dim=0)) for now in weights[1]]

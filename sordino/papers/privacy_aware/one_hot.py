@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import PAPER, Interval, some
 from sordino.papers.privacy_aware.subsets import (
     PLAIN_RIDGE,
@@ -22,6 +21,7 @@ from sordino.papers.privacy_aware.subsets import (
     most_frequent,
 )
 from sordino.papers.records import Cell, Record
+from sordino.papers.trials import Experiment
 from sordino.selection import Mask
 
 _BUDGETS = (0.1, 0.05, 0.01, 0.001, 0.0001)

@@ -10,7 +10,6 @@ from torch.nn import functional
 
 from sordino.data import PoissonSampler
 from sordino.mechanisms import Streams
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import (
     ACCOUNTANT,
     DROPOUT,
@@ -35,6 +34,7 @@ from sordino.papers.privacy_aware.inputs import LENGTH, material
 from sordino.papers.privacy_aware.networks import LAYERS, NETWORKS, UNITS, Network, regression_name
 from sordino.papers.privacy_aware.trials import NetworkTrial, repeated
 from sordino.papers.records import Cell, Record
+from sordino.papers.trials import Experiment
 from sordino.training import SGD, Plan, Training, train_steps
 
 

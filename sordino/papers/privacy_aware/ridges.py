@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import PAPER, Interval, some
 from sordino.papers.privacy_aware.subsets import PURE, UNCOUNTED, Regime, budgeted, generator_of, measured
 from sordino.papers.records import Cell, Record
+from sordino.papers.trials import Experiment
 from sordino.training import RIDGE_PER_NOISE, LogisticPlan, data_norm, fit_many, noise_ridge, scores
 
 _MULTIPLES = (0.75, 1.5, 3.0, 6.0, 12.0, 24.0, 48.0)

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import PAPER, POOLING, Interval, line, some, tuned
 from sordino.papers.privacy_aware.networks import size_name
 from sordino.papers.privacy_aware.trials import NetworkTrial, price, repeated
 from sordino.papers.records import Cell, Record, Series
+from sordino.papers.trials import Experiment
 
 REACHED = 0.85
 _SIGMA, _BATCH, _STEPS, _MARKS = 2.0, 100, 4000, 100

@@ -8,10 +8,10 @@ from typing import Any
 
 from sordino.budget import Repeated, claimed_random_search, composed, cost
 from sordino.data import PoissonSampler
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import PAPER, POOLING, Comparison, Interval, scores
 from sordino.papers.privacy_aware.searches import SCORE_EPSILON, Length, Workflow, repeated
 from sordino.papers.records import Cell, Record
+from sordino.papers.trials import Experiment
 from sordino.selection import Dense, DenseSpace, GenerationalSearch, GeneticSearch, Grid, Method, RandomSearch
 
 _EPSILON, _SMALL = 2.11, 0.341

@@ -12,11 +12,9 @@ import numpy as np
 
 from sordino.budget import Laplace, Ledger, steps_for
 from sordino.data import PoissonSampler, shuffled
-from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import CACHE, Store, begun_or_anew
 from sordino.papers.privacy_aware.inputs import POOLED, loaded
 from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
-from sordino.papers.trials import Say
+from sordino.papers.trials import CACHE, Experiment, Say, TrialStore, resumed_or_restarted
 from sordino.runs import Run
 from sordino.selection import (
     Dense,
@@ -88,13 +86,13 @@ class Workflow:
     delta: float = 1e-5
     seed: int = 0
 
-    def run(self, say: Say = lambda line: None, store: Store = CACHE) -> dict[str, Any]:
+    def run(self, say: Say = lambda line: None, store: TrialStore = CACHE) -> dict[str, Any]:
         """Its result: from the store, or else searched for now, from where that was stopped."""
 
         def compute(run: Run) -> dict[str, Any]:
             return self._result(run, say)
 
-        return store.kept(self._key(), lambda folder: begun_or_anew(folder, compute))
+        return store.get(self._key(), lambda folder: resumed_or_restarted(folder, compute))
 
     def _result(self, run: Run, say: Say) -> dict[str, Any]:
         begun = time.process_time()

@@ -14,9 +14,9 @@ from sordino.budget import Composed, Event, Gaussian, Ledger, Pure, cost
 from sordino.data import Schema, Split
 from sordino.features import OneHot
 from sordino.mechanisms import Tables, pair_tables
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware.comparing import Interval
 from sordino.papers.privacy_aware.inputs import loaded
+from sordino.papers.trials import Experiment
 from sordino.selection import (
     TARGET_WEIGHT,
     Attributes,
@@ -222,7 +222,7 @@ def measured(experiment: Experiment, words: str, compute: Callable[[], dict[str,
         return compute() | {"trial": words, "seconds": time.process_time() - begun}
 
     key = hashlib.blake2b(f"{_REVISION} {words}".encode(), digest_size=16).hexdigest()
-    found = experiment.store.kept(f"paw-tables-{key}", lambda folder: timed())
+    found = experiment.store.get(f"paw-tables-{key}", lambda folder: timed())
     # Rows and lines of the record say what many fits came to; one by one they would make it a hundred times as long.
     experiment.ran[words] = {name: value for name, value in found.items() if not isinstance(value, dict | list)}
     return found

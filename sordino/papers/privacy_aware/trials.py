@@ -15,11 +15,9 @@ import numpy as np
 
 from sordino.budget import Ledger, Repeated, calibration, cost
 from sordino.data import PoissonSampler
-from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import CACHE, Store
 from sordino.papers.privacy_aware.inputs import Material, loaded, material
 from sordino.papers.privacy_aware.networks import NETWORKS
-from sordino.papers.trials import Say
+from sordino.papers.trials import CACHE, Experiment, Say, TrialStore
 from sordino.runs import Run, RunBusy, RunError
 from sordino.training import SGD, Adam, Optimiser, Plan, Steps, alone, fitting, gains_by_company, side_by_side
 
@@ -67,7 +65,7 @@ class NetworkTrial:
         sizes = {"batch": 16, "epochs": 1, "records": 48, "examined": 24, "validation": min(self.validation, 24)}
         return replace(self, **budget, **sizes, delta=1e-3, marks=min(self.marks, 2))  # type: ignore[arg-type]
 
-    def run(self, say: Say = lambda line: None, store: Store = CACHE) -> dict[str, Any]:
+    def run(self, say: Say = lambda line: None, store: TrialStore = CACHE) -> dict[str, Any]:
         """Its result: from the store, or else trained now."""
         return results_of([self], say, store)[0]
 
@@ -178,7 +176,7 @@ def price(plan: Plan, steps: int, delta: float) -> float:
     return cost(Repeated(plan.step_event, steps), delta).epsilon
 
 
-def results_of(trials: Sequence[NetworkTrial], say: Say, store: Store) -> list[dict[str, Any]]:
+def results_of(trials: Sequence[NetworkTrial], say: Say, store: TrialStore) -> list[dict[str, Any]]:
     """Of trials that differ in seed and rate alone: from the store, or else trained now, side by side if that helps."""
     keyed = {trial.key(): trial for trial in trials}
 
@@ -191,7 +189,7 @@ def results_of(trials: Sequence[NetworkTrial], say: Say, store: Store) -> list[d
         found = side_by_side([keyed[key].training(folder, places[key], say) for key, folder in missing.items()])
         return [result | {"seconds": result["seconds"] / len(found)} for result in found]
 
-    return store.kept_together([trial.key() for trial in trials], train)
+    return store.get_all([trial.key() for trial in trials], train)
 
 
 def run_all(experiment: Experiment, trials: Sequence[NetworkTrial]) -> list[dict[str, Any]]:

@@ -4,9 +4,9 @@ They price by RDP and draw a batch in twenty parts, in which a record can come t
 and are calibrated by PLD to the ε that they report.
 """
 
-from sordino.papers.experiment import Item
 from sordino.papers.sampling_rates import figures, tables
 from sordino.papers.sampling_rates.common import PAPER
+from sordino.papers.trials import Item
 
 ITEMS: dict[str, Item] = {
     "table-1": tables.table_1,

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from sordino.papers.experiment import Experiment, settings
-from sordino.papers.trials import Trial
+from sordino.papers.recipe_trials import RecipeTrial, settings
+from sordino.papers.trials import Experiment
 from sordino.training import LARGE_RATES, Shifts
 
 PAPER = "sampling-rates"
@@ -43,4 +43,6 @@ def trained(experiment: Experiment, name: str, changes: dict[str, Any] | None = 
     """One of the nine settings at the ε that the paper reports for it, measured on its way."""
     made = LARGE_RATES[name]
     changed = settings(**(changes or {}))
-    return experiment.repeated(Trial(made.dataset, name, epsilon=made.epsilon, delta=DELTA, settings=changed, marks=10))
+    return experiment.repeated(
+        RecipeTrial(made.dataset, name, epsilon=made.epsilon, delta=DELTA, settings=changed, marks=10)
+    )

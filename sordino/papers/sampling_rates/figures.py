@@ -4,11 +4,11 @@ from math import ceil
 from statistics import fmean
 
 from sordino.budget import noise_against_sample_rate, printed, square_root_law
-from sordino.papers.experiment import Experiment
 from sordino.papers.outcomes import OURS, classic_noise, ours
 from sordino.papers.records import Cell, Record, Series, percent
 from sordino.papers.sampling_rates.common import DELTA, PAPER, SHORTFALL, TUNING, settings_here, trained
 from sordino.papers.sampling_rates.generalisation import BATCH, LEARNING_RATE, RECORDS, SIGMA, Descent
+from sordino.papers.trials import Experiment
 from sordino.training import LARGE_RATES
 
 _NO_NUMBERS = "The paper's figure has no numbers in its text"
@@ -20,22 +20,22 @@ _LEVEL = 0.01
 
 def figure_1(experiment: Experiment) -> Record:
     """Does noise help to generalise, and does it matter which?"""
-    iterations = 4 if experiment.quick else experiment.pick(2000, 10_000)
-    marks, records, tested = (2, 96, 50) if experiment.quick else (20, RECORDS, 10_000)
+    iterations = experiment.pick(2000, 10_000)
     kinds = {
-        "GD": Descent("GD", RECORDS),
-        f"SGD, batch {BATCH}": Descent("SGD", BATCH),
-        "DP-GD": Descent("DP-GD", RECORDS, SIGMA),
+        "GD": Descent("GD", RECORDS, iterations=iterations),
+        f"SGD, batch {BATCH}": Descent("SGD", BATCH, iterations=iterations),
+        "DP-GD": Descent("DP-GD", RECORDS, SIGMA, iterations=iterations),
     }
     rows: list[list[Cell]] = []
     series: list[Series] = []
     tests: list[float] = []
     for label, descent in kinds.items():
-        curve = descent.curve(iterations, marks, records, tested, experiment.say, experiment.store)
+        descent = descent.quick() if experiment.quick else descent
+        curve = descent.run(experiment.say, experiment.store)
         places = [float(done) for done in curve]
         for panel, place in (("test", 1), ("training", 0)):
             series.append(Series(label, places, [100 * both[place] for both in curve.values()], panel))
-        plan = descent.plan(records, iterations)
+        plan = descent.plan
         end = [fmean(both[place] for both in list(curve.values())[-_LAST:]) for place in (1, 0)]
         tests.append(end[0])
         cost = printed(plan.epsilon(DELTA)) if plan.private else "∞"

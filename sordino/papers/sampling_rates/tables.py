@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
-from sordino.papers.experiment import Experiment, settings
 from sordino.papers.outcomes import OURS as COLUMNS
 from sordino.papers.outcomes import ours
+from sordino.papers.recipe_trials import RecipeTrial, settings
 from sordino.papers.records import Cell, Record, percent
 from sordino.papers.sampling_rates.common import DELTA, OURS, PAPER, SHORTFALL, TUNING, settings_here, trained, words
-from sordino.papers.trials import Trial
+from sordino.papers.trials import Experiment
 from sordino.training import LARGE_RATES, Shifts
 
 _EARLIER: dict[str, tuple[str, float, float]] = {
@@ -53,7 +53,7 @@ def choices(experiment: Experiment) -> Record:
     rows: list[list[Cell]] = []
     for name, changes in _TRIED[3:4] if experiment.quick else _TRIED:
         made = LARGE_RATES[name]
-        trial = Trial(
+        trial = RecipeTrial(
             *(made.dataset, name),
             epsilon=made.epsilon,
             delta=DELTA,

@@ -1,6 +1,6 @@
 """Davody et al. 2020, "Robust Differentially Private Training of Deep Neural Networks" (SI-DPSGD)."""
 
-from sordino.papers.experiment import Item
+from sordino.papers.trials import Item
 from sordino.papers.weight_distributions import noise, private
 from sordino.papers.weight_distributions.noise import PAPER
 

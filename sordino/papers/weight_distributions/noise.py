@@ -1,12 +1,11 @@
 """Tables 1 to 3 and Figure 1 of SI: networks trained at noisy weights, without privacy."""
 
-from dataclasses import replace
 from statistics import mean
 from typing import Any
 
-from sordino.papers.experiment import Experiment
 from sordino.papers.records import Cell, Record, Series, percent
-from sordino.papers.weight_distributions.noise_trials import SUBJECTS, NoiseTrial
+from sordino.papers.trials import Experiment
+from sordino.papers.weight_distributions.noise_trials import SUBJECTS, NoisyWeightsTrial
 
 PAPER = "weight-distributions"
 DEVIATIONS = (0.0, 0.01, 0.1, 1.0, 2.0)
@@ -56,7 +55,7 @@ def table_1(experiment: Experiment) -> Record:
         _COLUMNS,
         _rows(experiment, published),
         [*_NOTES, _BATCH_NORM],
-        _shortfall(experiment, "3 epochs, where larger noise needs more"),
+        experiment.shortfall("3 epochs, where larger noise needs more", of=_RUNS, all=1),
         _TUNING,
     )
 
@@ -78,11 +77,12 @@ def table_2(experiment: Experiment) -> Record:
         _COLUMNS,
         _rows(experiment, published),
         [*_NOTES, _BATCH_NORM, "VGG-16 has thirteen convolutions, as in the authors' code, not the sixteen of Table 7"],
-        _shortfall(
-            experiment,
+        experiment.shortfall(
             "the first 5,000 of the 50,000 training images for 6 epochs, 2,000 test images, networks of an eighth of "
             "the width: figures are to be compared along a row, not with the paper's",
             always="no augmentation",
+            of=_RUNS,
+            all=1,
         ),
         _TUNING,
     )
@@ -101,10 +101,11 @@ def table_3(experiment: Experiment) -> Record:
         _COLUMNS,
         _rows(experiment, published),
         [*_NOTES, "The layer norm stands after the dense layer, as in the authors' code; 20 words, no dropout"],
-        _shortfall(
-            experiment,
+        experiment.shortfall(
             "8 epochs of the paper's 25",
             always="37,453 of the 120,000 training rows, all that is at hand; GloVe in 50 dimensions, not 100",
+            of=_RUNS,
+            all=1,
         ),
         _TUNING,
     )
@@ -116,7 +117,7 @@ def figure_1(experiment: Experiment) -> Record:
     rows: list[list[Cell]] = []
     for subject, panel in (("BN-LeNet-5", "MNIST"), ("BN-ResNet-18", "CIFAR-10")):
         for deviation in DEVIATIONS:
-            found = _repeated(experiment, _trial(experiment, subject, deviation))
+            found = experiment.repeated(_trial(experiment, subject, deviation), 1, _RUNS)
             line = Series.along(found, f"σ={deviation:g}", panel, "epoch")
             series.append(line)
             rows.append([subject, deviation, line.x[-1], line.y[0], max(line.y), line.y[-1]])
@@ -127,39 +128,24 @@ def figure_1(experiment: Experiment) -> Record:
         ["model", "σ", "epochs", "first", "highest", "last"],
         rows,
         [*_NOTES[:1], "Test accuracy at drawn weights, in per cent; the paper's figure has no numbers in its text"],
-        _shortfall(experiment, "the runs of Tables 1 and 2 as reduced there"),
+        experiment.shortfall("the runs of Tables 1 and 2 as reduced there", of=_RUNS, all=1),
         _TUNING,
         *("epoch", "test accuracy, %"),
         series=series,
     )
 
 
-def _trial(experiment: Experiment, subject: str, deviation: float) -> NoiseTrial:
+def _trial(experiment: Experiment, subject: str, deviation: float) -> NoisyWeightsTrial:
     reduced, full = _SIZES[SUBJECTS[subject].dataset]
-    return NoiseTrial(subject, deviation, **_TINY if experiment.quick else experiment.pick(reduced, full))
-
-
-def _repeated(experiment: Experiment, trial: NoiseTrial) -> list[dict[str, Any]]:
-    found = []
-    for seed in experiment.seeds_of(1, _RUNS):
-        result = replace(trial, seed=seed).run(experiment.say, experiment.store)
-        experiment.ran[result["trial"]] = {name: value for name, value in result.items() if name != "curve"}
-        found.append(result)
-    return found
+    return NoisyWeightsTrial(subject, deviation, **_TINY if experiment.quick else experiment.pick(reduced, full))
 
 
 def _rows(experiment: Experiment, published: dict[str, tuple[str, ...]]) -> list[list[Cell]]:
     rows: list[list[Cell]] = []
     for subject, theirs in published.items():
         for deviation, paper in zip(DEVIATIONS, theirs, strict=True):
-            found = _repeated(experiment, _trial(experiment, subject, deviation))
+            found = experiment.repeated(_trial(experiment, subject, deviation), 1, _RUNS)
             ours, means = (percent(result[name] for result in found) for name in ("accuracy", "means"))
             loss, minutes = mean(result["loss"] for result in found), mean(result["seconds"] for result in found) / 60
             rows.append([subject, deviation, paper, ours, means, float(loss), len(found), f"{minutes:.1f}"])
     return rows
-
-
-def _shortfall(experiment: Experiment, here: str, always: str = "") -> str | None:
-    seeds = len(experiment.seeds_of(1, _RUNS))
-    few = f"{seeds} seed{'s' * (seeds > 1)}, not {_RUNS}" if seeds < _RUNS else ""
-    return "; ".join(reason for reason in (always, "" if experiment.full else here, few) if reason) or None

@@ -1,11 +1,11 @@
 """One training with noisy weights and without privacy: its choices in a frozen value, its result kept under them."""
 
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,11 +15,9 @@ from torch import Tensor, nn
 from sordino import models
 from sordino.data import Split, load
 from sordino.features import Feature, Pixels, WordVectors
-from sordino.papers.keeping import CACHE, Store
-from sordino.papers.trials import Say
+from sordino.papers.trials import Result, Say, Trial
 from sordino.training import NoisyTraining, train_noisy
 
-_REVISION = 1
 _LEAST_RATE, _RATE = 1e-3, 0.1
 WORD = 50
 CIFAR = Pixels((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
@@ -66,8 +64,10 @@ SUBJECTS = {
 
 
 @dataclass(frozen=True)
-class NoiseTrial:
+class NoisyWeightsTrial(Trial):
     """A network trained at weights with noise of this deviation; a seed fixes all its randomness."""
+
+    kind: ClassVar[str] = "noisy weights"
 
     subject: str
     deviation: float
@@ -90,14 +90,19 @@ class NoiseTrial:
         """
         return max(_LEAST_RATE, _RATE * self.deviation)
 
-    def run(self, say: Say = lambda line: None, store: Store = CACHE) -> dict[str, Any]:
-        """Its result: from the store, or else trained now."""
-        subject = SUBJECTS[self.subject]
-        return store.kept(self._key(subject), lambda folder: self._trained(subject, say))
+    def description(self) -> dict[str, Any]:
+        return super().description() | {
+            "learning_rate": self.learning_rate,
+            "rows": [len(part) for part in self._parts()],
+        }
 
-    def _trained(self, subject: Subject, say: Say) -> dict[str, Any]:
+    def compute(self, folder: Path, say: Say) -> Result:
+        subject = SUBJECTS[self.subject]
         say(f"{self}: features")
-        train, test = (_examples(subject.features, *part) for part in self._parts(subject))
+        counts = self.records, self.test
+        train, test = (
+            _examples(subject.features, part, count) for part, count in zip(self._parts(), counts, strict=True)
+        )
         settings = NoisyTraining(
             self.deviation, self.epochs, self.batch, self.learning_rate, looks=self.looks, seed=self.seed
         )
@@ -118,17 +123,9 @@ class NoiseTrial:
             "curve": curve,
         }
 
-    def _parts(self, subject: Subject) -> tuple[tuple[Split, int | None], tuple[Split, int | None]]:
-        dataset = _loaded(subject.dataset)
-        return (dataset.train, self.records), (dataset.test, self.test)
-
-    def _key(self, subject: Subject) -> str:
-        """Of all that decides the result; a change of code that does, too, raises the revision."""
-        with torch.device("meta"):
-            network = subject.build(self.width)
-        facts = _loaded(subject.dataset).facts
-        words = f"{_REVISION} {self!r} {self.learning_rate} {subject.features.identity} {network!r} {facts!r}"
-        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+    def _parts(self) -> tuple[Split, Split]:
+        dataset = _loaded(SUBJECTS[self.subject].dataset)
+        return dataset.train, dataset.test
 
     def __str__(self) -> str:
         return f"{self.subject} at σ={self.deviation:g}, seed {self.seed}"

@@ -1,26 +1,22 @@
 """What plans of SI's Tables 4 to 6 cost: as the paper claims, soundly, from the last weights alone, and as audited."""
 
-import hashlib
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sordino.audit import Audit, audit_plan, audit_weight_distributions
 from sordino.budget import steps_for
 from sordino.data import PoissonSampler, ShuffledSampler
 from sordino.mechanisms import Streams
-from sordino.papers.keeping import CACHE, Store
 from sordino.papers.outcomes import classic_noise
-from sordino.papers.trials import Say
+from sordino.papers.trials import Result, Say, Trial
 from sordino.training import SGD, Plan, Schedule, WeightDistributionPlan
 
 DELTA = 1e-5
 _EXCESS = 0.1 * DELTA
-_REVISION = 2
 _TUNED_AT, _TUNED_WITH = 3.0, 60_000
 """The ε and the number of records that learning rates are for: with less of either they shrink in proportion."""
 
@@ -111,39 +107,46 @@ def _share(n: int, epsilon: float) -> float:
     return min(1.0, (n / _TUNED_WITH) * (epsilon / _TUNED_AT))
 
 
-def figures(
-    plan: WeightDistributionPlan | Plan, canaries: int, say: Say = lambda line: None, store: Store = CACHE
-) -> dict[str, Any]:
-    """claimed, sound (None: ∞), final (of θ_T alone at least), audited (at 95 %) and the audit: stored, or found now.
+@dataclass(frozen=True)
+class PlanAudit(Trial):
+    """What a plan costs: claimed, sound (None: ∞), final (at least, of θ_T alone), and audited at 95 % confidence.
 
     An audit runs the plan's own loop on canaries, whatever the network; where examples mix, canaries do not.
     """
-    words = f"{_REVISION} audit {json.dumps(plan.to_json(), sort_keys=True)} {DELTA} {canaries}"
-    key = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
 
-    def found(folder: Path) -> dict[str, Any]:
-        say(f"audit of {plan.steps:,} steps at z={plan.noise_multiplier:.4g}")
-        return _figures(plan, canaries, Streams(bytes.fromhex(key)))
+    kind: ClassVar[str] = "audit"
+    revision: ClassVar[int] = 2
 
-    return store.kept(key, found)
+    plan: WeightDistributionPlan | Plan
+    canaries: int
 
+    def description(self) -> dict[str, Any]:
+        return super().description() | {"plan": self.plan.to_json(), "delta": DELTA}
 
-def _figures(plan: WeightDistributionPlan | Plan, canaries: int, streams: Streams) -> dict[str, Any]:
-    audit: Audit
-    claimed: float | None
-    if isinstance(plan, Plan):
-        audit = audit_plan(plan, DELTA, runs=canaries, streams=streams)
-        claimed, final = None, None
-    else:
-        audit = audit_weight_distributions(plan, DELTA, runs=canaries, streams=streams)
-        claimed = plan.claimed_epsilon(DELTA)
-        final = plan.final_epsilon(DELTA)
-    sound = plan.epsilon(DELTA)
-    return {
-        "claimed": claimed,
-        "sound": sound if math.isfinite(sound) else None,
-        "final": final,
-        "audited": audit.lower_bound,
-        "canaries": audit.runs,
-        "sound_verdict": audit.sound_verdict,
-    }
+    def listed(self, result: Result) -> Result:
+        return {"trial": str(self), **result}
+
+    def compute(self, folder: Path, say: Say) -> Result:
+        say(str(self))
+        streams = Streams(bytes.fromhex(self.key))
+        audit: Audit
+        claimed: float | None
+        if isinstance(self.plan, Plan):
+            audit = audit_plan(self.plan, DELTA, runs=self.canaries, streams=streams)
+            claimed, final = None, None
+        else:
+            audit = audit_weight_distributions(self.plan, DELTA, runs=self.canaries, streams=streams)
+            claimed = self.plan.claimed_epsilon(DELTA)
+            final = self.plan.final_epsilon(DELTA)
+        sound = self.plan.epsilon(DELTA)
+        return {
+            "claimed": claimed,
+            "sound": sound if math.isfinite(sound) else None,
+            "final": final,
+            "audited": audit.lower_bound,
+            "canaries": audit.runs,
+            "sound_verdict": audit.sound_verdict,
+        }
+
+    def __str__(self) -> str:
+        return f"audit of {self.plan.steps:,} steps at z={self.plan.noise_multiplier:.4g}"

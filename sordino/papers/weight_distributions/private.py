@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from sordino.data import load
-from sordino.papers.experiment import Experiment
 from sordino.papers.records import Record
+from sordino.papers.trials import Experiment
 from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN
 from sordino.papers.weight_distributions.noise import PAPER
 from sordino.papers.weight_distributions.plan_figures import Descent, Method

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any
 
-from sordino.papers.experiment import Experiment
 from sordino.papers.records import Cell, percent
+from sordino.papers.trials import Experiment
 from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN, NETWORKS
-from sordino.papers.weight_distributions.plan_figures import DELTA, Descent, Method, SoundMethod, figures
+from sordino.papers.weight_distributions.plan_figures import DELTA, Descent, Method, PlanAudit, SoundMethod
 from sordino.papers.weight_distributions.private_trials import DistributionTrial, GradientTrial, PrivateTrial
 from sordino.training import WeightDistributionPlan
 
@@ -127,7 +127,7 @@ class Rows:
             self._claimed("SI-DPSGD, the paper's plan", epsilon, self.published.method.plan(epsilon), None, [])
         for network, epsilon in self._trained():
             plan = self.form.method_of(network).plan(epsilon, NETWORKS[network].mixes)
-            trial = DistributionTrial(network, plan=plan, **self._sizes(network))
+            trial = DistributionTrial(network=network, plan=plan, **self._sizes(network))
             paper = self.published.accuracy("SI-DPSGD", network, epsilon)
             self._claimed(f"SI-DPSGD ({network})", epsilon, plan, paper, self._repeated(trial))
         for network in self.form.compared:
@@ -151,14 +151,14 @@ class Rows:
         descent, distributions = self.form.descent.plan(n, epsilon), self.form.sound.plan(n, epsilon)
         optimiser = self.form.descent.optimiser(n, epsilon)
         trials: dict[str, tuple[str, PrivateTrial]] = {
-            "DP-SGD": ("DPSGD", GradientTrial(network, plan=descent, optimiser=optimiser, **common)),
-            "weight distributions": ("SI-DPSGD", DistributionTrial(network, plan=distributions, **common)),
+            "DP-SGD": ("DPSGD", GradientTrial(network=network, plan=descent, optimiser=optimiser, **common)),
+            "weight distributions": ("SI-DPSGD", DistributionTrial(network=network, plan=distributions, **common)),
         }
         found = self._contest[network, epsilon] = {}
         for name, (theirs, trial) in trials.items():
             results = self._repeated(trial)
             paper = self.published.accuracy(theirs, network, epsilon)
-            priced = self._figures(trial.priced())
+            priced = self._figures(trial.plan)
             self.rows.append(_row(f"{name} ({network}), sound", epsilon, priced, paper, results))
             found[name] = mean(result["accuracy"] for result in results)
 
@@ -172,18 +172,10 @@ class Rows:
         return {"test": self.form.test_of(network), "width": self.form.width, "delta": DELTA}
 
     def _figures(self, plan: Any) -> dict[str, Any]:
-        found = figures(plan, self.form.canaries, self.experiment.say, self.experiment.store)
-        priced = {"trial": f"audit of {plan.steps:,} steps at z={plan.noise_multiplier:.4g}", **found}
-        self.experiment.ran[f"{priced['trial']} {plan}"] = priced
-        return {**priced, "z": plan.noise_multiplier}
+        return {**self.experiment.run(PlanAudit(plan, self.form.canaries)), "z": plan.noise_multiplier}
 
     def _repeated(self, trial: PrivateTrial) -> list[dict[str, Any]]:
-        found = []
-        for seed in self.experiment.seeds_of(1):
-            result = replace(trial, seed=seed).run(self.experiment.say, self.experiment.store)
-            self.experiment.ran[result["trial"]] = result
-            found.append(result)
-        return found
+        return self.experiment.repeated(trial)
 
     def what_follows(self) -> list[str]:
         """In words, from the figures of the rows alone."""

@@ -3,13 +3,13 @@
 The trainings are those that a user gets: `fit_weight_distributions` and `fit`, each with a ledger on disk.
 """
 
-import hashlib
 import json
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,8 +19,7 @@ from torch import Tensor
 from sordino.budget import Event, Ledger
 from sordino.data import Split, load
 from sordino.features import Feature
-from sordino.papers.keeping import CACHE, Store, begun_or_anew
-from sordino.papers.trials import Say
+from sordino.papers.trials import Result, Say, Trial, resumed_or_restarted
 from sordino.papers.weight_distributions.networks import NETWORKS, Network
 from sordino.runs import Run
 from sordino.training import (
@@ -36,14 +35,13 @@ from sordino.training import (
     fit_weight_distributions,
 )
 
-_REVISION = 1
 _AVERAGED = 0.1
 """The share of DP-SGD's steps, at the end, that its weights are averaged over."""
 Examples = tuple[Tensor, NDArray[np.int64]]
 
 
-@dataclass(frozen=True)
-class PrivateTrial(ABC):
+@dataclass(frozen=True, kw_only=True)
+class PrivateTrial(Trial):
     """A network trained on the first records of its dataset, as many as its plan is for; a seed fixes all of it."""
 
     network: str
@@ -54,9 +52,7 @@ class PrivateTrial(ABC):
     budget: tuple[float, float] | None = None
     """The ε and δ that the ledger holds the training to; None where only a claim holds it."""
     delta: float = 1e-5
-
-    @abstractmethod
-    def priced(self) -> Plan | WeightDistributionPlan: ...
+    plan: Plan | WeightDistributionPlan
 
     @abstractmethod
     def _fit(
@@ -64,18 +60,17 @@ class PrivateTrial(ABC):
     ) -> dict[str, Any]:
         """Train, and say what there is to say besides the accuracy of what is released, which the trainee holds."""
 
-    def run(self, say: Say = lambda line: None, store: Store = CACHE) -> dict[str, Any]:
-        """Its result: from the store, or else trained now."""
-        network = NETWORKS[self.network]
+    def description(self) -> dict[str, Any]:
+        dataset = _loaded(NETWORKS[self.network].dataset)
+        rows = [len(dataset.train), len(dataset.test)]
+        return super().description() | {"plan": self.plan.to_json(), "rows": rows}
 
-        def train(run: Run) -> dict[str, Any]:
-            return self._result(network, run, say)
-
-        return store.kept(self._key(network), lambda folder: begun_or_anew(folder, train))
+    def compute(self, folder: Path, say: Say) -> Result:
+        return resumed_or_restarted(folder, lambda run: self._result(NETWORKS[self.network], run, say))
 
     def _result(self, network: Network, run: Run, say: Say) -> dict[str, Any]:
         say(f"{self}: features")
-        dataset, plan = _loaded(network.dataset), self.priced()
+        dataset, plan = _loaded(network.dataset), self.plan
         train = _examples(network.features, dataset.train, plan.sampler.n)
         test = _examples(network.features, dataset.test, self.test)
         trainee = network.trainee(self.width, train[0].numpy(), train[1])
@@ -99,24 +94,16 @@ class PrivateTrial(ABC):
         planned = [(event, "training", "train")]
         return Ledger(*(self.budget or ()), path=run.ledger, planned=planned)
 
-    def _key(self, network: Network) -> str:
-        """Of all that decides the result; a change of code that does, too, raises the revision."""
-        facts, module = _loaded(network.dataset).facts, network.module(self.width)
-        words = f"{_REVISION} {self!r} {network.features.identity} {module!r} {facts!r}"
-        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
-
 
 @dataclass(frozen=True, kw_only=True)
 class DistributionTrial(PrivateTrial):
     """Noise through weight distributions; also measured at the means, which SI's code does and nobody else may."""
 
+    kind: ClassVar[str] = "weight distributions"
     plan: WeightDistributionPlan
 
     def __str__(self) -> str:
         return f"weight distributions of {self.network} at z={self.plan.noise_multiplier:.4g}, seed {self.seed}"
-
-    def priced(self) -> WeightDistributionPlan:
-        return self.plan
 
     def _fit(
         self, run: Run, trainee: ModuleTrainee, test: Examples, ledger: Ledger, on_progress: Progress
@@ -143,14 +130,16 @@ class DistributionTrial(PrivateTrial):
 class GradientTrial(PrivateTrial):
     """DP-SGD, with its weights averaged at the end."""
 
+    kind: ClassVar[str] = "DP-SGD"
     plan: Plan
     optimiser: SGD
 
+    def description(self) -> dict[str, Any]:
+        rate, momentum = self.optimiser.learning_rate, self.optimiser.momentum
+        return super().description() | {"optimiser": {"learning_rate": rate, "momentum": momentum}}
+
     def __str__(self) -> str:
         return f"DP-SGD of {self.network} at σ={self.plan.noise_multiplier:.4g}, seed {self.seed}"
-
-    def priced(self) -> Plan:
-        return self.plan
 
     def _fit(
         self, run: Run, trainee: ModuleTrainee, test: Examples, ledger: Ledger, on_progress: Progress

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware import comparing, crossings, frozen_layers
 from sordino.papers.privacy_aware.comparing import Comparison, Interval, best_rate, constant, crossing, grid, tuned
 from sordino.papers.privacy_aware.networks import RWT
 from sordino.papers.privacy_aware.sample_size import first_step, fitted
 from sordino.papers.privacy_aware.trials import NetworkTrial
+from sordino.papers.trials import Experiment
 
 TRIAL = NetworkTrial("Location-30 FCN PAW", None, 0.1, 100, 500, noise_multiplier=2.0, seed=3)
 

@@ -9,7 +9,6 @@ import pytest
 from sordino.budget import Composed, RepeatAndSelect, Repeated, cost
 from sordino.data.schema import Schema
 from sordino.features.encoding import neutral_cuts
-from sordino.papers.experiment import Experiment
 from sordino.papers.privacy_aware import adult_best, feature_methods, feature_sgd, ridges
 from sordino.papers.privacy_aware.comparing import Interval
 from sordino.papers.privacy_aware.feature_methods import charged_search
@@ -17,6 +16,7 @@ from sordino.papers.privacy_aware.feature_numbers import best_size, claimed, phe
 from sordino.papers.privacy_aware.inputs import loaded
 from sordino.papers.privacy_aware.one_hot import crossing, few_columns
 from sordino.papers.privacy_aware.subsets import DELTA, PURE, UNCOUNTED, benchmark, budgeted, generator_of
+from sordino.papers.trials import Experiment
 from sordino.training import convex
 
 FEW_WIN = {1: [0.7, 0.72], 5: [0.8, 0.81], 10: [0.75, 0.765]}

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.papers.keeping import Store
 from sordino.papers.privacy_aware.noise import SIZES, Repeat, sums_of_parts
+from sordino.papers.trials import TrialStore
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -22,9 +22,9 @@ def test_inputs_sum_to_the_same_whatever_their_number(size: int) -> None:
 def test_distances_are_from_the_plain_weights_and_the_price_is_kept(tmp_path: Path) -> None:
     repeat = Repeat(10, 0, records=60, epochs=2, batch=15, epsilon=3.0, delta=1e-3)
     said: list[str] = []
-    found = repeat.run(said.append, Store(tmp_path))
+    found = repeat.run(said.append, TrialStore(tmp_path))
     assert len(found["distances"]) == 2
     assert all(0 <= distance <= 2 for distance in found["distances"])
     assert 0.9 * 3 < found["epsilon"] <= 3
-    assert repeat.run(said.append, Store(tmp_path)) == found
+    assert repeat.run(said.append, TrialStore(tmp_path)) == found
     assert len(said) == 1

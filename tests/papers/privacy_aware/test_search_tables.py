@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import Store
 from sordino.papers.privacy_aware import search_tables
 from sordino.papers.privacy_aware.comparing import Comparison, Interval
 from sordino.papers.privacy_aware.search_tables import against_standard, among, beside_claim, sizes, verdict
+from sordino.papers.trials import Experiment, TrialStore
 from sordino.selection.search import DenseSpace
 
 LOW, HIGH, WIDE, ALONE = Interval(0.8, 0.01), Interval(0.9, 0.01), Interval(0.89, 0.2), Interval(0.95, None)
@@ -75,7 +74,7 @@ def test_both_workflows_search_alike_but_for_the_noise(experiment: Experiment) -
 
 
 def test_the_whole_workflow_costs_more_than_its_last_training(tmp_path: Path) -> None:
-    experiment = Experiment(quick=True, store=Store(tmp_path))
+    experiment = Experiment(quick=True, store=TrialStore(tmp_path))
     record = search_tables.table_9(experiment)
     sound = [row[record.columns.index("sound ε of our whole workflow")] for row in record.rows]
     alone = [row[record.columns.index("ε of the winner's training alone")] for row in record.rows]

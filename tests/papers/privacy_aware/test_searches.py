@@ -12,11 +12,10 @@ from safetensors.torch import load_file
 
 from sordino.budget import Composed, Ledger, RepeatAndSelect, Repeated, claimed_random_search, cost
 from sordino.data.samplers import PoissonSampler
-from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import Store
 from sordino.papers.privacy_aware import searches
 from sordino.papers.privacy_aware.searches import Length, Workflow, material, repeated
 from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
+from sordino.papers.trials import Experiment, TrialStore
 from sordino.selection.search import (
     Dense,
     DenseLayer,
@@ -44,7 +43,7 @@ def _training(epsilon: float) -> Repeated:
 
 
 def test_a_random_search_costs_the_best_of_a_random_number(tmp_path: Path) -> None:
-    found = RANDOM.run(store=Store(tmp_path))
+    found = RANDOM.run(store=TrialStore(tmp_path))
     assert found["epsilon"] == pytest.approx(cost(RepeatAndSelect(_training(2.0), 2.0), 1e-3).epsilon)
     assert found["epsilon"] > found["epsilon_of_one_training"] == pytest.approx(cost(_training(2.0), 1e-3).epsilon)
     assert found["claimed_epsilon"] is None  # Eq. 9 has no solution on 24 validation records
@@ -53,20 +52,20 @@ def test_a_random_search_costs_the_best_of_a_random_number(tmp_path: Path) -> No
 
 
 def test_generations_are_composed(tmp_path: Path) -> None:
-    found = replace(RANDOM, method=GenerationalSearch((2.0, 1.5))).run(store=Store(tmp_path))
+    found = replace(RANDOM, method=GenerationalSearch((2.0, 1.5))).run(store=TrialStore(tmp_path))
     generations = [RepeatAndSelect(_training(2.0), mean) for mean in (2.0, 1.5)]
     assert found["epsilon"] == pytest.approx(cost(Composed(tuple(generations)), 1e-3).epsilon)
 
 
 def test_a_genetic_search_costs_all_it_may_train_also_what_it_trained_before(tmp_path: Path) -> None:
-    found = GENETIC.run(store=Store(tmp_path))
+    found = GENETIC.run(store=TrialStore(tmp_path))
     assert found["epsilon"] == pytest.approx(cost(Repeated(_training(2.0), 9), 1e-3).epsilon)
     drawn = [entry["count"] for entry in found["ledger"] if entry["part"] == "train"]
     assert drawn[0] < 9  # or this test shows nothing
 
 
 def test_the_standard_workflow_is_not_private_whatever_it_trains_last(tmp_path: Path) -> None:
-    found = STANDARD.run(store=Store(tmp_path))
+    found = STANDARD.run(store=TrialStore(tmp_path))
     assert found["epsilon"] == "infinity"
     assert (found["epsilon_of_one_training"], found["claimed_epsilon"]) == (None, None)
     assert found["plan"]["l2_clip"] == UNCLIPPED
@@ -88,7 +87,7 @@ def test_eq_9_is_the_papers_claim_for_its_own_sizes() -> None:
 
 
 def test_accuracy_is_of_the_released_model_on_test_records(tmp_path: Path) -> None:
-    found = GENETIC.run(store=Store(tmp_path))
+    found = GENETIC.run(store=TrialStore(tmp_path))
     (folder,) = tmp_path.iterdir()
     _, test = material(LENGTH.records, LENGTH.examined)
     model = Dense.from_json(found["candidate"]).build(test.shape, 10).eval()
@@ -110,7 +109,7 @@ def test_no_record_is_in_two_parts() -> None:
 def test_diverged_trainings_count_as_always_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     diverged = Finding(Dense((DenseLayer(4),), 0.5), 0.3, diverged=True, parameters=310, trained=310)
     monkeypatch.setattr(searches, "search", lambda *given, **more: diverged)
-    assert RANDOM.run(store=Store(tmp_path))["score"] == 0
+    assert RANDOM.run(store=TrialStore(tmp_path))["score"] == 0
 
 
 def test_a_stopped_search_goes_on_and_trains_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,11 +127,11 @@ def test_a_stopped_search_goes_on_and_trains_nothing_twice(tmp_path: Path, monke
 
     monkeypatch.setattr(executors, "trying", counted)
     with pytest.raises(KeyboardInterrupt):
-        GENETIC.run(stop, Store(tmp_path / "a"))
+        GENETIC.run(stop, TrialStore(tmp_path / "a"))
     assert trained == [0, 1]
-    again = GENETIC.run(store=Store(tmp_path / "a"))
+    again = GENETIC.run(store=TrialStore(tmp_path / "a"))
     assert trained == list(range(len(trained)))
-    whole = GENETIC.run(store=Store(tmp_path / "b"))
+    whole = GENETIC.run(store=TrialStore(tmp_path / "b"))
     assert {**again, "seconds": 0, "ledger": 0} == {**whole, "seconds": 0, "ledger": 0}
     assert [entry["count"] for entry in again["ledger"]] == [entry["count"] for entry in whole["ledger"]]
 
@@ -140,7 +139,7 @@ def test_a_stopped_search_goes_on_and_trains_nothing_twice(tmp_path: Path, monke
 def test_a_finished_workflow_is_not_searched_again_and_others_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment = Experiment(quick=True, store=Store(tmp_path))
+    experiment = Experiment(quick=True, store=TrialStore(tmp_path))
     (first,) = repeated(experiment, RANDOM, 3)
     assert list(experiment.ran) == [first["trial"]]
     json.dumps(first, allow_nan=False)
@@ -155,4 +154,4 @@ def test_a_finished_workflow_is_not_searched_again_and_others_are(
         {"method": RandomSearch(3.0)},
     ):
         with pytest.raises(TypeError):
-            replace(RANDOM, **changes).run(store=Store(tmp_path))
+            replace(RANDOM, **changes).run(store=TrialStore(tmp_path))

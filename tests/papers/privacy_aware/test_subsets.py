@@ -9,8 +9,6 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
-from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import Store
 from sordino.papers.privacy_aware.comparing import Interval
 from sordino.papers.privacy_aware.subsets import (
     DELTA,
@@ -27,6 +25,7 @@ from sordino.papers.privacy_aware.subsets import (
     selection_event,
     sign,
 )
+from sordino.papers.trials import Experiment, TrialStore
 from sordino.selection.features.merit import cfs_greedy
 from sordino.selection.features.uncertainty import exact_uncertainties
 from sordino.training.convex import GaussianObjective
@@ -126,7 +125,7 @@ def test_differences_are_split_by_split_and_signed_by_their_interval() -> None:
 
 
 def test_what_was_measured_is_kept(tmp_path) -> None:
-    experiment = Experiment(store=Store(tmp_path))
+    experiment = Experiment(store=TrialStore(tmp_path))
     first = measured(experiment, "words", lambda: {"accuracy": 0.5})
     assert measured(experiment, "words", lambda: {"accuracy": 0.6}) == first
     assert measured(experiment, "others", lambda: {"accuracy": 0.6})["accuracy"] == 0.6

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from sordino.budget import Ledger, cost
-from sordino.papers.experiment import Experiment
-from sordino.papers.keeping import Store
 from sordino.papers.privacy_aware.trials import UNCLIPPED, NetworkTrial, price, repeated, results_of, run_all
+from sordino.papers.trials import Experiment, TrialStore
 from sordino.runs import Run
 from sordino.training.dense import DenseTrainee
 from sordino.training.optimisers import SGD
@@ -19,7 +18,7 @@ TRIAL = NetworkTrial("Location-30 FCN PAW", 3.0, 0.5, 40, 1, delta=1e-3, records
 
 
 def test_a_training_is_held_to_its_budget(tmp_path: Path) -> None:
-    found = TRIAL.run(store=Store(tmp_path))
+    found = TRIAL.run(store=TrialStore(tmp_path))
     (folder,) = tmp_path.iterdir()
     ledger = Ledger.open(folder / "ledger.json")
     assert (ledger.terms.target_epsilon, ledger.terms.target_delta) == (3.0, 1e-3)
@@ -32,7 +31,7 @@ def test_a_training_is_held_to_its_budget(tmp_path: Path) -> None:
 
 def test_plain_training_promises_nothing(tmp_path: Path) -> None:
     trial = replace(TRIAL, epsilon=None, l2_clip=UNCLIPPED, adam=True)
-    found = trial.run(store=Store(tmp_path))
+    found = trial.run(store=TrialStore(tmp_path))
     (folder,) = tmp_path.iterdir()
     assert found["epsilon"] is None
     assert Ledger.open(folder / "ledger.json").epsilon(1e-3) == np.inf
@@ -40,7 +39,7 @@ def test_plain_training_promises_nothing(tmp_path: Path) -> None:
 
 
 def test_noise_given_is_the_noise(tmp_path: Path) -> None:
-    found = replace(TRIAL, epsilon=None, noise_multiplier=2.5).run(store=Store(tmp_path))
+    found = replace(TRIAL, epsilon=None, noise_multiplier=2.5).run(store=TrialStore(tmp_path))
     assert found["plan"]["noise_multiplier"] == 2.5
     plan = TRIAL.plan(160)
     assert found["epsilon"] == pytest.approx(cost(replace(plan, noise_multiplier=2.5).event, 1e-3).epsilon)
@@ -54,10 +53,10 @@ def test_a_stopped_training_goes_on_to_the_same_score(tmp_path: Path) -> None:
 
     said: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        TRIAL.run(stop, Store(tmp_path / "a"))
-    again = TRIAL.run(said.append, Store(tmp_path / "a"))
+        TRIAL.run(stop, TrialStore(tmp_path / "a"))
+    again = TRIAL.run(said.append, TrialStore(tmp_path / "a"))
     assert "step 2 of 4" in said[1]
-    assert again["score"] == TRIAL.run(store=Store(tmp_path / "b"))["score"]
+    assert again["score"] == TRIAL.run(store=TrialStore(tmp_path / "b"))["score"]
 
 
 def test_trials_side_by_side_go_on_to_the_same_weights(tmp_path: Path) -> None:
@@ -67,7 +66,7 @@ def test_trials_side_by_side_go_on_to_the_same_weights(tmp_path: Path) -> None:
         if "step 2 " in line and "seed 1" in line:  # when the first has its checkpoint, and the third has not
             raise KeyboardInterrupt
 
-    whole, stopped = Store(tmp_path / "whole"), Store(tmp_path / "stopped")
+    whole, stopped = TrialStore(tmp_path / "whole"), TrialStore(tmp_path / "stopped")
     with pytest.raises(KeyboardInterrupt):
         results_of(trials, stop, stopped)
     found, again = (results_of(trials, lambda line: None, store) for store in (whole, stopped))
@@ -83,7 +82,7 @@ def test_trials_side_by_side_go_on_to_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_a_trial_is_trained_once_and_its_seeds_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = Experiment(quick=True, store=Store(tmp_path))
+    experiment = Experiment(quick=True, store=TrialStore(tmp_path))
     (first,) = run_all(experiment, [TRIAL])
     assert list(experiment.ran) == [first["trial"]]
     assert "curve" not in experiment.ran[first["trial"]]
@@ -107,6 +106,6 @@ def test_the_trainee_is_the_closed_form_one_and_the_optimiser_plain(
 
     monkeypatch.setattr("sordino.papers.privacy_aware.trials.fitting", fitting)
     with pytest.raises(KeyboardInterrupt):
-        TRIAL.run(store=Store(tmp_path))
+        TRIAL.run(store=TrialStore(tmp_path))
     assert isinstance(seen[0], DenseTrainee)
     assert seen[1] == SGD(0.5)
