@@ -13,6 +13,8 @@ from .calibration import square_root_law as square_root_law
 from .calibration import steps_for as steps_for
 from .claims import advanced_composition as advanced_composition
 from .claims import claimed_random_search as claimed_random_search
+from .entries import Entry as Entry
+from .entries import Planned as Planned
 from .events import Adjacency as Adjacency
 from .events import Composed as Composed
 from .events import Event as Event
@@ -40,8 +42,6 @@ from .events.objective_perturbation import largest_gaussian_loss as largest_gaus
 from .events.objective_perturbation import worst_loss as worst_loss
 from .ledger import BudgetExceeded as BudgetExceeded
 from .ledger import Ledger as Ledger
-from .ledger_content import Entry as Entry
-from .ledger_content import Planned as Planned
 from .ledger_file import LedgerError as LedgerError
 from .ledger_file import locked as locked
 from .ledger_file import partial_of as partial_of

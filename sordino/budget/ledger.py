@@ -1,7 +1,7 @@
-"""The one account of everything that looked at private data, and the only source of ε.
+"""The one account of everything that read private data, and the only source of ε.
 
-Each part of the data is kept in one of two ways. *Planned*: all parameters were fixed before the first output about
-its records (events announced, or a single first event), and PLD, the tightest accountant, gives the headline.
+Each part of the data is accounted in one of two ways. *Planned*: all parameters were fixed before the first output
+about its records (events announced, or a single first event), and PLD, the tightest accountant, gives the headline.
 *Adaptive*: as soon as one more event is chosen after such outputs, refusal and headline use a Rényi filter (Feldman &
 Zrnic 2021) at the order fixed at opening; the plan counts in full, drawn or not; PLD is shown as "if planned".
 """
@@ -16,26 +16,26 @@ from threading import RLock
 from typing import Any
 from uuid import uuid4
 
-from sordino.budget import ledger_file, marks, rdp, statement
+from sordino.budget import ledger_file, marks, statement
 from sordino.budget.accountant import Cost, cost
-from sordino.budget.events import Adjacency, Composed, Event, Repeated, UnsupportedEvent, composed
-from sordino.budget.events.base import check_adjacency, check_delta, delta_besides, refuse_add_remove
-from sordino.budget.ledger_content import (
+from sordino.budget.entries import (
     Entry,
     Planned,
     Terms,
+    Totals,
     entry_to_json,
     from_document,
     to_document,
     with_lines,
 )
+from sordino.budget.events import Composed, Event, Repeated, UnsupportedEvent, composed
+from sordino.budget.events.base import check_delta, refuse_add_remove
 from sordino.budget.ledger_file import LedgerError, Seen
-from sordino.budget.ledger_totals import Totals
 from sordino.budget.marks import Mark
 
 
 class BudgetExceeded(ValueError):  # noqa: N818
-    """What was asked for would overspend; nothing was recorded."""
+    """The charge would overspend; nothing was recorded."""
 
 
 class Ledger:
@@ -44,6 +44,24 @@ class Ledger:
     Guarantee: everything spent on one part of the data, together, is (target_epsilon, target_delta)-DP for one record
     under the adjacency; more precisely (the statement's ε, target_delta). Parts hold disjoint sets of records, assigned
     record by record. epsilon() is what has been drawn so far: a guarantee once all that was announced has been drawn.
+
+    Parameters
+    ----------
+    target_epsilon, target_delta : the budget; a charge beyond it raises BudgetExceeded. Without a target nothing is
+        refused. δ has no default: well below 1/n is usual.
+    adjacency : "zero-out" (one record replaced by an empty one), "replace-one" or "add-remove".
+    path : the file to keep it in; if it exists, its terms must be these (`Ledger.open` takes them from the file).
+    planned : events announced in advance, as (event, what) or (event, what, part): cheaper than events chosen later.
+
+    >>> from sordino import Ledger, events
+    >>> step = events.PoissonGaussian(sample_rate=0.01, noise_multiplier=1.1)
+    >>> ledger = Ledger(target_epsilon=1.0, target_delta=1e-5)
+    >>> entry = ledger.spend(events.Repeated(step, 100), "training")
+    >>> round(ledger.epsilon(), 2), round(ledger.remaining(), 2)
+    (0.55, 0.45)
+    >>> ledger.spend(events.Gaussian(1.0), "mean of the ages")  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    BudgetExceeded: 'mean of the ages' would bring ε to 5.8, above the target 1 …
     """
 
     _seen: Seen | None
@@ -60,8 +78,7 @@ class Ledger:
         path: str | Path | None = None,
         planned: Iterable[tuple[Event, str] | tuple[Event, str, str]] = (),
     ) -> None:
-        order = _filter_order(target_epsilon, target_delta)
-        self.terms = Terms(target_epsilon, target_delta, check_adjacency(adjacency), order)
+        self.terms = Terms.new(target_epsilon, target_delta, adjacency)
         self._one_at_a_time = RLock()
         # Resolved: whatever links lead to a file, its lock has one name.
         self.path = Path(path).resolve() if path is not None else None
@@ -73,14 +90,16 @@ class Ledger:
                 terms, plan = self.terms, self._plan
                 self._reload()
                 if terms != self.terms or plan != self._plan[: len(plan)]:  # the plan may have grown since
-                    raise LedgerError(f"the ledger {self.path} was opened with other terms; use Ledger.open to go on")
+                    raise LedgerError(
+                        f"the ledger {self.path} was opened with other terms; use Ledger.open to resume it"
+                    )
                 return
             self._check_plan(self._plan)
             self._save(self._plan, ())
 
     @classmethod
     def open(cls, path: str | Path) -> "Ledger":
-        """Go on with the ledger in this file, on the terms it was opened with."""
+        """Resume the ledger in this file, on the terms it was opened with."""
         ledger = cls.__new__(cls)
         ledger._one_at_a_time = RLock()
         ledger.path = Path(path).resolve()
@@ -102,14 +121,14 @@ class Ledger:
         return any(not entry.planned for entry in self._entries)
 
     def reload(self) -> None:
-        """Take in what other processes have spent since."""
+        """Read what other processes have spent since."""
         with self._one_at_a_time, ledger_file.locked(self.path):
             self._reload()
 
     def mark_in(self, place: Path) -> None:
-        """Note in this file too, from here on, how far the ledger has come: see `marks`.
+        """From now on write to this file, too, how far the ledger has come (see `marks`).
 
-        A folder that draws from a ledger elsewhere is then bound to it: an older copy of the ledger is refused there.
+        That binds a folder to a ledger elsewhere: an older copy of the ledger is refused there.
         """
         if self.path is not None and place not in self._marked:
             with self._turn():
@@ -119,7 +138,7 @@ class Ledger:
 
     @contextmanager
     def marking(self, place: Path) -> Iterator[None]:
-        """`mark_in` for as long as a run draws: afterwards the mark stays as it is."""
+        """`mark_in` while a run draws; afterwards the mark stays as it is."""
         new = place not in self._marked
         self.mark_in(place)
         try:
@@ -129,12 +148,12 @@ class Ledger:
                 self._marked.remove(place)
 
     def is_other_than(self, place: Path) -> bool:
-        """Whether the mark in this file is of another ledger."""
+        """Whether the mark in this file belongs to another ledger."""
         mark = marks.noted(place)
         return mark is not None and mark.ledger != self._name
 
     def refuse_old_copy(self, folder: Path | None = None) -> None:
-        """Take in what others have spent; LedgerError if the file is behind a mark, or behind that of this folder.
+        """Reload, and raise LedgerError if the file is behind one of its marks, or behind that of this folder.
 
         The ε of an old copy is too small: what was spent from the ledger since is not in it.
         """
@@ -147,14 +166,14 @@ class Ledger:
                 self._check_marks(known)
 
     def number_of(self, run: str) -> int | None:
-        """The number of this run's entry: a release is paid for by an entry of its own run, whatever others are called.
+        """The number of this run's entry: a release is paid for by an entry of the run that makes it, and no other.
 
         Entries without a run's name, as `spend` makes them by default, belong to no run.
         """
         return next((number for number, entry in enumerate(self._entries) if run and entry.run == run), None)
 
     def refuse_add_remove(self) -> None:
-        """Called by all that uses the number of records; see `events.refuse_add_remove`."""
+        """Called by everything that uses the number of records, which is private under add-remove."""
         refuse_add_remove(self.terms.adjacency)
 
     def parts(self) -> tuple[str, ...]:
@@ -172,10 +191,11 @@ class Ledger:
         claimed: Event | None = None,
         run: str = "",
     ) -> Entry:
-        """Charge an event before it looks at the data; raises BudgetExceeded, and records nothing, if it does not fit.
+        """Charge an event before it reads the data; raises BudgetExceeded, and records nothing, if it does not fit.
 
-        `seeded` says that its randomness can be predicted; `claimed` is what a paper would have charged instead; `run`
-        names the run that makes the release, which alone may repeat it (see `number_of`).
+        `what` says what it is for, `part` which part of the data it reads. `seeded`: its randomness can be predicted.
+        `claimed`: what a paper would have charged instead. `run` names the run that makes the release, which alone may
+        repeat it (see `number_of`).
         """
         step, count = (event.event, event.count) if isinstance(event, Repeated) else (event, 1)
         with self._turn():
@@ -195,7 +215,7 @@ class Ledger:
     ) -> int:
         """Reserve up to `steps` repetitions of an event and return the entry's number; `raise_count` then draws them.
 
-        All of them are checked against the budget here, so that a long run is refused at its start and not halfway.
+        All of them are checked against the budget here: a long run is refused at its start and not halfway.
         """
         with self._turn():
             return self._enter(Entry(step, 0, steps, what, part, _now(), True, seeded, claimed, run))
@@ -232,7 +252,7 @@ class Ledger:
         """
         with self._turn():
             asked = list(items)
-            new = [item for item, each in zip(asked, _normal(asked), strict=True) if not self._is_planned(each)]
+            new = [item for item in asked if not self._is_planned(item.normal())]
             plan = (*self._plan, *(item for item in new if not self._totals().drawn_from(item.part)))
             for part in dict.fromkeys(item.part for item in new):
                 here = [item for item in new if item.part == part]
@@ -272,9 +292,9 @@ class Ledger:
         return cost(together, delta, self.terms.adjacency).epsilon
 
     def statement(self, **facts: Any) -> dict[str, Any]:
-        """What this ledger proves, and what it does not, as plain JSON values (see `statement`).
+        """The privacy statement: what this ledger proves, and what it does not, as plain JSON values.
 
-        Nothing is stated of an old copy: see `refuse_old_copy`.
+        An old copy is refused (`refuse_old_copy`).
         """
         self.refuse_old_copy()
         return statement.statement(self, **facts)
@@ -289,10 +309,10 @@ class Ledger:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """One spender at a time, each starting from what the file says; not from an older copy of it."""
+        """One spender at a time, each starting from what is in the file, and never from an older copy of it."""
         with self._one_at_a_time, ledger_file.locked(self.path):
             self._reload()
-            if not self._is_named:  # an old one: before a mark can refer to its name, the name is on the disk
+            if not self._is_named:  # from version 0.1: before a mark refers to its name, the name must be on the disk
                 self._seen = None
                 self._save(self._plan, self._entries)
             if self.path is not None:
@@ -317,7 +337,7 @@ class Ledger:
 
     def _is_planned(self, asked: Planned) -> bool:
         """Whether this was announced and has not been taken yet."""
-        return _normal(self._plan).count(asked) > self._totals().taken[asked]
+        return [item.normal() for item in self._plan].count(asked) > self._totals().taken[asked]
 
     def _drawn(self, part: str) -> list[Entry]:
         return [entry for entry in self._entries if entry.part == part]
@@ -340,25 +360,21 @@ class Ledger:
         if all(entry.planned for entry in entries):
             return cost(event, delta, self.terms.adjacency)
         # An early stop of a planned run is a choice too: the filter counts what was announced.
-        priced = _if_priced(event, delta, self.terms.adjacency)
+        try:
+            priced = cost(event, delta, self.terms.adjacency)
+        except UnsupportedEvent:
+            priced = Cost(math.inf, "renyi-filter", None, None)
         return replace(priced, epsilon=self._filtered(part, delta), accountant="renyi-filter")
 
     def _filtered(self, part: str, delta: float, more: Event = Composed(())) -> float:  # noqa: B008
-        """ε of all that may be drawn from a part, and more, by the Rényi filter.
-
-        One order, fixed at opening, may be summed whatever the events depended on. So may the ε of pure events. The
-        smaller of the two holds: where pure events sum to at most ε, the privacy loss never exceeds it, and over all
-        other outcomes together the filter bounds it.
-        """
-        order = self.terms.filter_order
+        """ε of all that may be drawn from a part, and more, by the Rényi filter."""
         try:
             total = self._totals().committed(part).plus(more)
         except UnsupportedEvent as problem:
             raise UnsupportedEvent(
                 f"{problem}: it can be spent only if it is planned when the ledger is opened"
             ) from None
-        left = delta_besides(total.exceptions, delta)
-        return min(max(0.0, total.rdp + rdp.conversion_cost(order, left)), total.pure_epsilon)
+        return total.epsilon(delta)
 
     def _check_plan(self, plan: tuple[Planned, ...]) -> None:
         # Without a δ nothing can be compared, but an event that no accountant knows is refused all the same.
@@ -408,7 +424,7 @@ class Ledger:
         document, lines, self._seen = ledger_file.read(self.path, self._seen)
         if document is not None:
             terms, plan, entries = from_document(document, self.path)
-            name = document.get("name", self._name)  # ledgers of old have none, and get one when they are written
+            name = document.get("name", self._name)  # the oldest have none, and get one when they are written
             if not (isinstance(name, str) and name.isalnum()):
                 raise LedgerError(f"the ledger {self.path} holds something this sordino does not understand (its name)")
             self._name, self.terms, self._plan, self._sums = name, terms, plan, None
@@ -438,13 +454,6 @@ class Ledger:
             marks.note(place, mark)
 
 
-def _filter_order(epsilon: float | None, delta: float | None) -> float:
-    """The order at which a Gaussian workload of this budget gets the most out of a filter."""
-    epsilon, delta = epsilon or 3.0, delta or 1e-5
-    orders = [order for order in rdp.ORDERS if order > 1.01]
-    return max(orders, key=lambda order: (epsilon - rdp.conversion_cost(order, delta)) / order)
-
-
 def _refuse_exceptions(event: Event) -> None:
     """The filter's δ must be fixed before the first output: exceptions chosen where it was lucky would not average out.
 
@@ -455,20 +464,6 @@ def _refuse_exceptions(event: Event) -> None:
             "an event with exceptions, chosen after outputs were seen: its share of δ was not set aside; "
             "it can be spent only if it is planned when the ledger is opened"
         )
-
-
-def _if_priced(event: Event, delta: float, adjacency: Adjacency) -> Cost:
-    try:
-        return cost(event, delta, adjacency)
-    except UnsupportedEvent:
-        return Cost(math.inf, "renyi-filter", None, None)
-
-
-def _normal(items: Iterable[Planned]) -> list[Planned]:
-    """Plans with a single event written as one repetition, so that equal announcements compare equal."""
-    return [
-        item if isinstance(item.event, Repeated) else item._replace(event=Repeated(item.event, 1)) for item in items
-    ]
 
 
 def _now() -> str:

@@ -1,9 +1,9 @@
-"""The ledger on disk: a JSON document, and of a large one lines after it, so that a charge costs the same at any size.
+"""The ledger on disk: a JSON document; in a large ledger lines follow, so that a charge costs the same at any size.
 
-A document is replaced whole and fsynced, so that a killed process never leaves half of it. A line is appended and
-fsynced, then counted in a slot of fixed width before the lines, and only then is the charge made: lines that are
-counted and not there are damage; a line that is torn, or was never counted, is of a charge that was never made (or made
-and not reported: it counts). When lines are half of the entries, all of it becomes one document again.
+A document is replaced whole and fsynced: a killed process never leaves half of it. A line is appended and fsynced, then
+counted in a slot of fixed width before the lines, and only then is the charge made. Lines that are counted and missing
+are damage; a torn line belongs to a charge that was never made; a line that is complete and not counted counts. When
+lines are half of the entries, all of it becomes one document again.
 
 A chain of hashes over terms, entries and lines finds damage and truncation by accident; it does not stop a forger.
 """
@@ -26,7 +26,7 @@ VERSION = 1
 LARGE = 64
 _SLOT = b'{"lines": "%010d", "link": "%s"}\n'
 _SLOT_PLACE = len(b'{"lines": "')
-_SAY_AFTER, _GIVE_UP_AFTER = 5.0, 300.0
+_WARN_AFTER, _GIVE_UP_AFTER = 5.0, 300.0
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +49,7 @@ class Seen:
 def read(path: Path, seen: Seen | None = None) -> tuple[dict[str, Any] | None, list[dict[str, Any]], Seen | None]:
     """The document and the lines after it, or LedgerError with what to do.
 
-    Of a file that was seen before and has but grown, None and the new lines; of one without lines, no Seen.
+    If the file was seen before and has only grown: None and the new lines. Without lines there is no Seen.
     """
     try:
         if seen is not None:
@@ -126,7 +126,7 @@ def append(path: Path, line: dict[str, Any], seen: Seen) -> Seen:
 
 
 def _lines(content: bytes, seen: Seen) -> tuple[list[dict[str, Any]], Seen] | None:
-    """The lines in what begins with the last one seen, or with the slot where that is none; None where they do not fit.
+    """The lines after the last one seen, or after the slot if none was seen; None if they do not fit together.
 
     What follows the last line break is torn.
     """
@@ -151,7 +151,7 @@ def _lines(content: bytes, seen: Seen) -> tuple[list[dict[str, Any]], Seen] | No
 
 
 def partial_of(path: Path) -> Path:
-    """Where a file is written before it takes its name; a crash may leave it, and the next write takes it over."""
+    """Where a file is written before it is renamed; a crash may leave it, and the next write replaces it."""
     return path.with_name(f".{path.name}.partial")
 
 
@@ -173,16 +173,16 @@ def write_durably(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 @contextmanager
 def locked(path: Path | None) -> Iterator[None]:
-    """Hold the ledger's lock: spenders of one file, in whatever process, take turns.
+    """Hold the ledger's lock: processes that spend from one file take turns.
 
-    Whoever waits for long is told for whom, and after some minutes raises LedgerError: a stopped process never ends.
+    After some seconds the log says which process holds it; after some minutes LedgerError is raised.
     """
     if path is None:
         yield
         return
     lock = FileLock(f"{path}.lock")
     try:
-        lock.acquire(timeout=_SAY_AFTER)
+        lock.acquire(timeout=_WARN_AFTER)
     except Timeout:
         _log.warning("waiting for the ledger %s: its lock is held by %s", path, _holder(path))
         try:

@@ -1,4 +1,4 @@
-"""How far a ledger has come, noted outside of it: an older copy of the file must not regain what was spent since.
+"""How far a ledger has come, kept outside of it: an older copy of the file must not regain what was spent since.
 
 A mark is kept in the user's registry (SORDINO_STATE, or the system's folder for the state of programs) and in folders
 that drew from the ledger. A ledger that is behind one of its marks is refused: nothing is spent from it, or stated.
@@ -43,12 +43,12 @@ def in_registry(ledger: str) -> Path:
 
 
 def in_folder(folder: Path) -> Path:
-    """Where a folder that draws from a ledger notes how far that one has come."""
+    """Where a folder that draws from a ledger keeps that ledger's mark."""
     return folder.resolve() / "private" / "ledger.mark.json"
 
 
 def note(place: Path, mark: Mark) -> None:
-    """Keep a mark. What was charged is on the disk already, so that a mark which cannot be kept is only reported."""
+    """Write a mark. The charge is on the disk already, so if the mark cannot be written that is only logged."""
     content = json.dumps(asdict(mark)).encode()
     with suppress(OSError):
         if place.read_bytes() == content:

@@ -1,4 +1,4 @@
-"""The privacy statement: what was spent on whom, by which accountants, and what it does not cover."""
+"""The privacy statement: what was spent on which records, by which accountants, and what it does not cover."""
 
 import math
 import platform
@@ -13,8 +13,8 @@ from sordino.budget.accountant import cost
 from sordino.budget.events import Repeated, UnsupportedEvent, to_json
 
 if TYPE_CHECKING:
+    from sordino.budget.entries import Entry
     from sordino.budget.ledger import Ledger
-    from sordino.budget.ledger_content import Entry
 
 ADJACENCY_IN_WORDS = {
     "zero-out": "two datasets are neighbours if one record of one is replaced by an empty record (n is public)",
@@ -23,16 +23,16 @@ ADJACENCY_IN_WORDS = {
 }
 NOT_COVERED = (
     "what was done to the data before this ledger was opened, or by programs that do not write to it",
-    "what draws from the same ledger after this was written: `sordino ledger` shows it as it stands",
+    "what draws from the same ledger after this was written: `sordino ledger` shows the current state",
     "an older copy of this ledger, spent from on another computer or by another user, or after the registry of ledgers "
     "in the user's state folder was deleted: elsewhere such a copy is refused",
     "a person with several records: ε is per record",
     "timing and memory",
     "the finite precision of noise that is drawn and added in floating point: that of training's steps, unless a note "
     "says that they are exact, and of convex objectives; statistics, tables and scores are drawn exactly, on a grid",
-    "whoever can read the run's private folder while it trains, resumes several copies of an unfinished run, or "
-    "restores its folder from before a change of environment beside a ledger that has gone on since",
-    "the truth of what the data says about groups: privacy of a record does not hide what a population shares",
+    "anyone who can read the run's private folder while it trains, resumes several copies of an unfinished run, or "
+    "restores its folder from before a change of environment beside a ledger that was spent from since",
+    "what the data shows about groups: privacy of a record does not hide what a population shares",
 )
 _PACKAGES = ("dp-accounting", "mpmath", "numpy", "randomgen", "scipy", "torch")
 
@@ -41,17 +41,17 @@ def statement(
     ledger: "Ledger",
     *,
     unit: str = "one record",
-    tuning: str = "what of it read the data is listed above; anything else is not counted",
+    tuning: str = "tuning that read the data is listed above; any other is not counted",
     notes: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The statement as plain JSON values; `as_text` makes a page of it."""
+    """The statement as plain JSON values; `as_text` formats it as a page."""
     entries = ledger.entries
     delta = ledger.terms.target_delta
     spent = ledger.cost(delta) if delta is not None else None
-    # A planned run that stopped early may have stopped because of what it saw: only the announced ε is certain then.
+    # A planned run may have stopped early because of what it saw: then only the announced ε is certain.
     headline = ledger.cost(delta, reserved=True) if delta is not None and entries else spent
     if headline and ledger.adaptive and ledger.terms.target_epsilon is not None:
-        # Likewise a filter: what it guarantees is the bound that was fixed in advance, not the sum that came about.
+        # Likewise a filter guarantees the bound that was fixed in advance, not the sum so far.
         headline = replace(headline, epsilon=ledger.terms.target_epsilon)
     return {
         "unit": unit,
@@ -77,7 +77,7 @@ def statement(
 
 
 def as_text(document: Mapping[str, Any]) -> str:
-    """A statement for people."""
+    """The statement as a page of text."""
     lines = ["PRIVACY STATEMENT", ""]
     if document["delta"] is None:
         lines.append("No δ was fixed, so no ε can be stated here; ask the ledger for epsilon(delta).")
@@ -169,7 +169,7 @@ def _entry_line(entry: Mapping[str, Any]) -> str:
 
 
 def _entry_samplers(entry: "Entry") -> set[str]:
-    """Where the price of a whole run no longer shows how it sampled, what is claimed for its steps does."""
+    """If the price of a whole run no longer shows how it sampled, the claim for its steps does."""
     return entry.event.samplings() or (set() if entry.claimed is None else entry.claimed.samplings())
 
 
@@ -179,7 +179,7 @@ def finite(value: float | None) -> float | str | None:
 
 
 def printed(epsilon: float | str | None, digits: int = 4) -> str:
-    """An ε in so many digits, rounded up: rounding down would promise more than holds."""
+    """ε in so many digits, rounded up: rounding down would promise too much."""
     if epsilon is None:
         return "n/a"
     if epsilon in ("infinity", math.inf):

@@ -10,8 +10,7 @@ import pytest
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, LedgerError, PoissonGaussian, Repeated, marks
 from sordino.budget import ledger_file as files
-from sordino.budget.ledger_content import Entry
-from sordino.budget.ledger_totals import Totals
+from sordino.budget.entries import Entry, Totals
 
 SPAWN = multiprocessing.get_context("spawn")
 OLD = Path(__file__).with_name("ledger_of_version_1.json")

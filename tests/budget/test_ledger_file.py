@@ -248,7 +248,7 @@ def test_a_lock_held_elsewhere_is_reported_and_given_up(tmp_path, monkeypatch, c
     holder.start()
     try:
         assert ready.wait(60)
-        monkeypatch.setattr(files, "_SAY_AFTER", 0.01)
+        monkeypatch.setattr(files, "_WARN_AFTER", 0.01)
         monkeypatch.setattr(files, "_GIVE_UP_AFTER", 0.01)
         with pytest.raises(LedgerError, match=rf"{path}\.lock is held by process {holder.pid} .*Nothing was recorded"):
             ledger.spend(Gaussian(9.0), "look")

@@ -32,8 +32,8 @@ from scipy import stats
 
 import sordino
 from sordino.budget import Composed, Event, Gaussian, Ledger, Pure, RepeatAndSelect, Repeated
+from sordino.budget.entries import Entry
 from sordino.budget.events import Except
-from sordino.budget.ledger_content import Entry
 
 Array = NDArray[np.float64]
 _SLACK = 1e-4

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, Repeated, UnsupportedEvent
-from sordino.budget.ledger_content import Planned
+from sordino.budget.entries import Planned
 from sordino.data import Column, Split
 from sordino.data.schema import Schema
 from sordino.mechanisms.streams import Stream, Streams

@@ -40,10 +40,11 @@ class UnsupportedEvent(ValueError):  # noqa: N818 (the name says what it is)
 class Event:
     """Base class of all events: subclass it as a frozen dataclass, with the name that it has in JSON.
 
-    A subclass gives `describe` and at least one of `rdp` (Rényi DP) and `losses` (privacy loss distribution). An
-    accountant refuses events without the method it needs; the ledger charges the smaller of the prices it can get. The
-    fields are the JSON form and must be numbers or events. Import the module with the subclass before you open a ledger
-    that holds such events: an unknown name is refused.
+    A subclass gives its `words` and at least one of `rdp` (Rényi DP) and `losses` (privacy loss distribution; alone it
+    needs `precision` too). An accountant refuses events without the method it needs; the ledger charges the smallest
+    of the prices it can get. The fields are the JSON form: positive numbers, positive integers or events, unless
+    `__post_init__` allows others. Import the module with the subclass before you open a ledger that holds such events:
+    an unknown name is refused.
 
     >>> from dataclasses import dataclass
     >>> from sordino import events
@@ -51,9 +52,7 @@ class Event:
     >>> @dataclass(frozen=True)
     ... class ZeroConcentrated(events.Event, name="zero-concentrated"):
     ...     rho: float
-    ...
-    ...     def describe(self) -> str:
-    ...         return f"{self.rho:g}-zCDP"
+    ...     words = "{rho:g}-zCDP"
     ...
     ...     def rdp(self, adjacency, orders):
     ...         return self.rho * orders
@@ -65,6 +64,8 @@ class Event:
     """
 
     json_name: ClassVar[str] = ""
+    words: ClassVar[str] = ""
+    """What the privacy statement calls it, with its fields in braces."""
     sampling: ClassVar[str] = ""
     """How it samples records, in the words of the privacy statement."""
     depth = 0
@@ -79,9 +80,17 @@ class Event:
         if name:
             _REGISTERED[name] = cls
 
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if field.type in (int, "int"):
+                check_whole(field.name, value, 1)
+            elif field.type in (float, "float"):
+                check_positive(field.name, value)
+
     def describe(self) -> str:
         """The event in a few words."""
-        raise NotImplementedError
+        return self.words.format(**vars(self))
 
     def check_adjacency(self, adjacency: Adjacency) -> None:
         """Raise UnsupportedEvent if no price is known under this adjacency."""

@@ -166,8 +166,7 @@ class Except(Event, name="except"):
 class NonPrivate(Event, name="non-private"):
     """Something without any guarantee: ε = ∞."""
 
-    def describe(self) -> str:
-        return "not private"
+    words = "not private"
 
     def rdp(self, adjacency: Adjacency, orders: Array) -> Array:
         return library_rdp(dp_accounting.NonPrivateDpEvent(), adjacency, orders)

@@ -18,8 +18,6 @@ from sordino.budget.events.base import (
     Event,
     UnsupportedEvent,
     check_fixed_order,
-    check_positive,
-    check_whole,
     library_rdp,
     moved_by,
 )
@@ -31,13 +29,8 @@ class Gaussian(Event, name="gaussian"):
     """Gaussian noise on a sum over all records: a full batch, a statistic, one histogram."""
 
     noise_multiplier: float
+    words = "Gaussian, σ={noise_multiplier:.5g}"
     sampling = "full batch"
-
-    def __post_init__(self) -> None:
-        check_positive("noise_multiplier", self.noise_multiplier)
-
-    def describe(self) -> str:
-        return f"Gaussian, σ={self.noise_multiplier:.5g}"
 
     def rdp(self, adjacency: Adjacency, orders: Array) -> Array:
         return _gaussian_rdp(self.noise_multiplier, adjacency, orders)
@@ -61,16 +54,13 @@ class PoissonGaussian(Event, name="poisson-gaussian"):
 
     sample_rate: float
     noise_multiplier: float
+    words = "Poisson-sampled Gaussian, q={sample_rate:.5g}, σ={noise_multiplier:.5g}"
     sampling = "Poisson"
 
     def __post_init__(self) -> None:
-        check_positive("sample_rate", self.sample_rate)
+        super().__post_init__()
         if self.sample_rate > 1:
             raise ValueError(f"sample_rate is a probability and cannot exceed 1, found {self.sample_rate!r}")
-        check_positive("noise_multiplier", self.noise_multiplier)
-
-    def describe(self) -> str:
-        return f"Poisson-sampled Gaussian, q={self.sample_rate:.5g}, σ={self.noise_multiplier:.5g}"
 
     def rdp(self, adjacency: Adjacency, orders: Array) -> Array:
         if self.sample_rate == 1:
@@ -119,18 +109,13 @@ class FixedSizeGaussian(Event, name="fixed-size-gaussian"):
     dataset_size: int
     sample_size: int
     noise_multiplier: float
+    words = "Gaussian on {sample_size} of {dataset_size} records without replacement, σ={noise_multiplier:.5g}"
     sampling = "fixed size without replacement"
 
     def __post_init__(self) -> None:
-        check_whole("dataset_size", self.dataset_size, 1)
-        check_whole("sample_size", self.sample_size, 1)
+        super().__post_init__()
         if self.sample_size > self.dataset_size:
             raise ValueError(f"sample_size {self.sample_size} exceeds dataset_size {self.dataset_size}")
-        check_positive("noise_multiplier", self.noise_multiplier)
-
-    def describe(self) -> str:
-        of = f"{self.sample_size} of {self.dataset_size} records without replacement"
-        return f"Gaussian on {of}, σ={self.noise_multiplier:.5g}"
 
     def check_adjacency(self, adjacency: Adjacency) -> None:
         if adjacency != "replace-one":
@@ -152,15 +137,8 @@ class ShuffledGaussian(Event, name="shuffled-gaussian"):
 
     steps_per_epoch: int
     noise_multiplier: float
+    words = "Gaussian on shuffled batches ({steps_per_epoch} an epoch, no amplification), σ={noise_multiplier:.5g}"
     sampling = "shuffled epochs (no amplification counted)"
-
-    def __post_init__(self) -> None:
-        check_whole("steps_per_epoch", self.steps_per_epoch, 1)
-        check_positive("noise_multiplier", self.noise_multiplier)
-
-    def describe(self) -> str:
-        batches = f"shuffled batches ({self.steps_per_epoch} an epoch, no amplification)"
-        return f"Gaussian on {batches}, σ={self.noise_multiplier:.5g}"
 
     def check_adjacency(self, adjacency: Adjacency) -> None:
         check_fixed_order(adjacency)

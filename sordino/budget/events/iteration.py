@@ -14,8 +14,6 @@ from sordino.budget.events.base import (
     Array,
     Event,
     check_fixed_order,
-    check_positive,
-    check_whole,
     library_rdp,
 )
 
@@ -27,16 +25,8 @@ class Iteration(Event, name="iteration"):
     epochs: int
     steps_per_epoch: int
     noise_multiplier: float
+    words = "last iterate of {epochs} epochs of {steps_per_epoch} steps, σ={noise_multiplier:.5g}"
     sampling = "fixed order"
-
-    def __post_init__(self) -> None:
-        check_whole("epochs", self.epochs, 1)
-        check_whole("steps_per_epoch", self.steps_per_epoch, 1)
-        check_positive("noise_multiplier", self.noise_multiplier)
-
-    def describe(self) -> str:
-        steps = f"{self.epochs} epochs of {self.steps_per_epoch} steps"
-        return f"last iterate of {steps}, σ={self.noise_multiplier:.5g}"
 
     def check_adjacency(self, adjacency: Adjacency) -> None:
         check_fixed_order(adjacency)

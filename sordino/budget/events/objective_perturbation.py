@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr, logsumexp, ndtr
 
-from sordino.budget.events.base import Adjacency, Array, Event, UnsupportedEvent, check_positive, moved_by
+from sordino.budget.events.base import Adjacency, Array, Event, UnsupportedEvent, moved_by
 from sordino.budget.losses import Losses
 
 # Beyond so many standard deviations lies less than e⁻⁵⁰, which counts as an infinite loss.
@@ -40,13 +40,7 @@ class LogisticPerturbation(Event, name="logistic-perturbation"):
 
     noise_multiplier: float
     curvature: float
-
-    def __post_init__(self) -> None:
-        check_positive("noise_multiplier", self.noise_multiplier)
-        check_positive("curvature", self.curvature)
-
-    def describe(self) -> str:
-        return f"perturbed logistic regression, σ={self.noise_multiplier:.5g}, curvature {self.curvature:.5g}"
+    words = "perturbed logistic regression, σ={noise_multiplier:.5g}, curvature {curvature:.5g}"
 
     def check_adjacency(self, adjacency: Adjacency) -> None:
         if adjacency == "replace-one":

@@ -13,7 +13,6 @@ from sordino.budget.events.base import (
     Adjacency,
     Array,
     Event,
-    check_positive,
     library_rdp,
     moved_by,
 )
@@ -25,12 +24,7 @@ class Laplace(Event, name="laplace"):
     """Laplace noise of scale noise_multiplier × (L1 sensitivity under zero-out)."""
 
     noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        check_positive("noise_multiplier", self.noise_multiplier)
-
-    def describe(self) -> str:
-        return f"Laplace, scale {self.noise_multiplier:.5g}"
+    words = "Laplace, scale {noise_multiplier:.5g}"
 
     def rdp(self, adjacency: Adjacency, orders: Array) -> Array:
         return library_rdp(dp_accounting.LaplaceDpEvent(self._scale(adjacency)), adjacency, orders)
@@ -65,12 +59,7 @@ class Pure(Event, name="pure"):
     """
 
     epsilon: float
-
-    def __post_init__(self) -> None:
-        check_positive("epsilon", self.epsilon)
-
-    def describe(self) -> str:
-        return f"pure {self.epsilon:.5g}-DP"
+    words = "pure {epsilon:.5g}-DP"
 
     def rdp(self, adjacency: Adjacency, orders: Array) -> Array:
         exponents = np.log1p(np.exp((1 - 2 * orders) * self.epsilon)) - np.log1p(np.exp(-self.epsilon))
