@@ -113,7 +113,7 @@ def _work(victim: Victim, out: Path, errors: Path, log: Path, most: int | None) 
 
 def _watch(log: Path) -> None:
     """Note every release before it happens: which noise it takes, and what it is added to."""
-    from sordino.selection.keyed_steps import KeyedSteps
+    from sordino.selection.workflow_steps import KeyedSteps
     from sordino.training import dpsgd
 
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

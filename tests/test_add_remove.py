@@ -27,17 +27,17 @@ from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.quantile import private_quantile
 from sordino.mechanisms.thresholds import ThresholdQuantiles
 from sordino.runs import Run
+from sordino.selection import DenseSpace, RandomSearch, SearchPlan, SearchRequest, TrialData, search
 from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.logistic_fitness import LogisticTrials
 from sordino.selection.features.pafs import Trial, pafs
 from sordino.selection.features.private import private_uncertainties, tables_plan
 from sordino.selection.features.selecting import select_by_cfs
-from sordino.selection.keyed_steps import keyed_steps
 from sordino.selection.measuring import PrivatePlan
-from sordino.selection.search import DenseSpace, Material, Question, RandomSearch, TrialTraining, search
-from sordino.selection.search.workflow import Settings, calibrated
+from sordino.selection.search_workflow import calibrated
 from sordino.selection.table_models import MODELS
 from sordino.selection.tuning import clip_then_rate, tune
+from sordino.selection.workflow_steps import keyed_steps
 from sordino.training import Plan, normalising
 from sordino.training.convex import LinearPlan, LogisticPlan, fit_linear, fit_logistic
 from sordino.training.convex.perturbations import GaussianObjective
@@ -72,8 +72,8 @@ def make_private(ledger: Ledger, run: Run) -> object:
 
 
 def searched(ledger: Ledger, run: Run) -> object:
-    question = Question(RandomSearch(2.0), DenseSpace(widths=((4,),)), TrialTraining(PLAN), Laplace(2.0))
-    return search(run, question, Material(X, Y, X, Y, 2), ledger)
+    plan = SearchPlan(RandomSearch(2.0), DenseSpace(widths=((4,),)), PLAN, Laplace(2.0))
+    return search(run, plan, TrialData(X, Y, X, Y, 2), ledger)
 
 
 def stepped(ledger: Ledger, run: Run) -> object:
@@ -109,7 +109,9 @@ USES: dict[str, Use] = {
     "Projection": lambda ledger, run: Projection.of_private(X, 1, SecondMoments(1.0, 50.0), ledger),
     "noisy_accuracy": lambda ledger, run: noisy_accuracy(Y > 0, 50.0, ledger, "score", "validation"),
     "search": searched,
-    "workflow": lambda ledger, run: calibrated(ledger, RandomSearch(2.0), 60, Settings()),
+    "workflow": lambda ledger, run: calibrated(
+        ledger, SearchRequest(RandomSearch(2.0), DenseSpace()), RandomSearch(2.0), 60
+    ),
     "keyed_steps": stepped,
     "PrivatePlan": lambda ledger, run: PrivatePlan.calibrated(MODELS[:1], SCHEMA, 60, 2, 2, ledger, 1.0),
     "tune": lambda ledger, run: tune(

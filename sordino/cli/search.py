@@ -13,7 +13,7 @@ from sordino.cli.table_arguments import Delta, Epsilon, Json, LedgerFile, refuse
 from sordino.cli.table_ledger import TableLedger, in_words, told
 
 if TYPE_CHECKING:
-    from sordino.selection import Executor, Finding, Method, Wish
+    from sordino.selection import Executor, SearchMethod, SearchRequest, TrialResult
 
 
 class MethodName(StrEnum):
@@ -82,25 +82,30 @@ def search(
         GenerationalSearch,
         GeneticSearch,
         RandomSearch,
-        Settings,
-        Wish,
+        SearchRequest,
     )
 
-    methods: dict[MethodName, Callable[[], Method]] = {
+    methods: dict[MethodName, Callable[[], SearchMethod]] = {
         MethodName.paas: lambda: GeneticSearch(generations, population),
         MethodName.rs: lambda: RandomSearch(mean_trials),
         MethodName.mgrs: lambda: GenerationalSearch((mean_trials,) * generations),
     }
     spaces: dict[SpaceName, Any] = {SpaceName.fcn: DenseSpace, SpaceName.cnn: ConvolutionalSpace}
-    settings = Settings(epochs, batch, clip, score_epsilon=score_epsilon)
     rates = numbers(learning_rates, "--learning-rates")
-    wish = Wish(methods[method](), spaces[space](learning_rates=rates, freezing=freeze), settings)
+    request = SearchRequest(
+        methods[method](),
+        spaces[space](learning_rates=rates, freezing=freeze),
+        epochs,
+        batch,
+        l2_clip=clip,
+        score_epsilon=score_epsilon,
+    )
     names = (source, schema, target, public)
-    run_wish(wish, names, epsilon, delta, ledger, out, executor_for(workers, ray), seed, as_json)
+    run_request(request, names, epsilon, delta, ledger, out, executor_for(workers, ray), seed, as_json)
 
 
-def run_wish(
-    wish: "Wish[Any]",
+def run_request(
+    request: "SearchRequest[Any]",
     names: tuple[str, Path | None, str | None, str | None],
     epsilon: float,
     delta: float,
@@ -112,7 +117,7 @@ def run_wish(
 ) -> None:
     from sordino.data import Schema, is_named, load
     from sordino.runs import Run
-    from sordino.selection import Records, check_source, search_within, settled
+    from sordino.selection import SearchData, check_source, prepare_search, search_within
 
     source, schema, target, public = names
     console = Console(stderr=True)
@@ -125,27 +130,27 @@ def run_wish(
         domains = shared = Schema.inferred(public, target)
     check_source(source)
     account = TableLedger(source, epsilon, delta, ledger_file, out, schema)
-    records = Records.read(source, schema=domains, target=target)
-    others = None if public is None else Records.read(public, schema=shared, target=target)
+    records = SearchData.read(source, schema=domains, target=target)
+    others = None if public is None else SearchData.read(public, schema=shared, target=target)
     known = None if out is None else Run(out)
-    agreed = settled(known, wish, records, account.now(), public=others, seed=seed)
+    prepared = prepare_search(known, request, records, account.now(), public=others, seed=seed)
     run = known or Run.create(None, "search")  # from here on nothing is refused that could have been before
     account.bind(run.folder)
-    agreed.keep(run)
+    prepared.keep(run)
     ledger = account.opened(run.folder)
     console.print(f"search folder: {run.folder}", highlight=False)
 
-    def show(finding: "Finding") -> None:
-        end = "diverged" if finding.diverged else f"{100 * finding.score:.1f} %"
-        console.print(f"{finding.candidate}: {end}", highlight=False)
+    def show(result: "TrialResult") -> None:
+        end = "diverged" if result.diverged else f"{100 * result.score:.1f} %"
+        console.print(f"{result.candidate}: {end}", highlight=False)
 
     with console.status("trials are under way; those that stay secret are not shown"):
         result = search_within(
-            *(run, wish, records, ledger),
+            *(run, request, records, ledger),
             public=others,
             executor=executor,
             seed=seed,
-            on_finding=show,
+            on_result=show,
             say=lambda line: console.print(line, highlight=False),
         )
     result |= told(ledger)

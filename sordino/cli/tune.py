@@ -19,7 +19,7 @@ from sordino.cli.search import (
     Workers,
     executor_for,
     numbers,
-    run_wish,
+    run_request,
 )
 from sordino.cli.table_arguments import Delta, Epsilon, Json, LedgerFile
 
@@ -46,7 +46,7 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Choose learning rate and clip of one network privately, and train it, within one budget."""
-    from sordino.selection import Dense, DenseLayer, GeneticSearch, Grid, RandomSearch, Settings, Wish
+    from sordino.selection import Dense, DenseLayer, GeneticSearch, Grid, RandomSearch, SearchRequest
 
     widths = numbers(hidden, "--hidden") if hidden.strip() else ()
     if any(width != int(width) for width in widths):
@@ -59,6 +59,6 @@ def tune(
     )
     # On public records nothing needs to be random or secret: all are tried.
     method = RandomSearch(mean_trials) if public is None else GeneticSearch(1, len(grid))
-    wish = Wish(method, Grid(grid), Settings(epochs, batch, score_epsilon=score_epsilon))
+    request = SearchRequest(method, Grid(grid), epochs, batch, score_epsilon=score_epsilon)
     names = (source, schema, target, public)
-    run_wish(wish, names, epsilon, delta, ledger, out, executor_for(workers, ray), seed, as_json)
+    run_request(request, names, epsilon, delta, ledger, out, executor_for(workers, ray), seed, as_json)

@@ -18,10 +18,10 @@ from sordino.selection.features.attributes import Attributes
 from sordino.selection.features.merit import Mask, cfs_greedy
 from sordino.selection.features.private import private_uncertainties, tables_plan
 from sordino.selection.features.uncertainty import exact_uncertainties
-from sordino.selection.keyed_steps import KeyedSteps, keyed_steps, table_arrays
 from sordino.selection.situation import Situation
 from sordino.selection.stand_ins import PublicRows, StandIn
 from sordino.selection.table_models import MODELS, BinnedLogisticModel, PricedPlan, TableModel, classes_of, touched
+from sordino.selection.workflow_steps import KeyedSteps, keyed_steps, table_arrays
 
 _REHEARSALS = 3
 _FEATURES = "features.json"

@@ -16,9 +16,9 @@ from sordino.budget import Composed, Event, Gaussian, Ledger, Planned, Repeated,
 from sordino.data import DataError, Schema, Split
 from sordino.mechanisms import Streams, check_count_noise, noisy_accuracy, secret_from_seed
 from sordino.runs import Run
-from sordino.selection.keyed_steps import keyed_steps, table_arrays
 from sordino.selection.stand_ins import StandIn
 from sordino.selection.table_models import Learner, Predict, PricedPlan, TableModel, classes_of, models_named
+from sordino.selection.workflow_steps import keyed_steps, table_arrays
 
 _STEP_DOWN = 2.0
 """Between neighbouring ε of a private measurement: each then costs about a quarter of the next, in squares."""

@@ -19,7 +19,7 @@ from sordino.mechanisms import Stream, Streams
 from sordino.models import dense
 from sordino.runs import Run
 from sordino.selection.features.merit import Mask
-from sordino.selection.keyed_steps import KeyedSteps
+from sordino.selection.workflow_steps import KeyedSteps
 from sordino.training import (
     SGD,
     GaussianObjective,

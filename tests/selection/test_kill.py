@@ -20,7 +20,7 @@ from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
 from sordino.data import set_aside
 from sordino.mechanisms.streams import secret_from_seed
-from sordino.selection import keyed_steps
+from sordino.selection import workflow_steps
 from sordino.selection.carrying_out import Steps, carry_out
 from sordino.selection.measuring import PrivatePlan, measured_privately
 from sordino.selection.stand_ins import PublicRows
@@ -65,7 +65,7 @@ replace = os.replace
 def go(out):
     plan, work = WORKFLOWS[out.parent.name]
     # The same keys in both folders, but another one if a key that was written is not found again.
-    keyed_steps.new_secret = lambda: os.urandom(16) if (out / ".key").exists() else secret_from_seed(1)
+    workflow_steps.new_secret = lambda: os.urandom(16) if (out / ".key").exists() else secret_from_seed(1)
     key.new_secret = lambda: secret_from_seed(2)
     out.mkdir(parents=True, exist_ok=True)
     work(Ledger(50.0, 1e-4, path=out / "ledger.json", planned=plan.announcements()), out)

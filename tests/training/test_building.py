@@ -16,8 +16,7 @@ from sordino.data.schema import Schema
 from sordino.mechanisms import memory
 from sordino.runs import Run
 from sordino.selection.features.selecting import select_by_pafs
-from sordino.selection.search.dense import DenseSpace
-from sordino.selection.search.space import check_buildable
+from sordino.selection.search_spaces import DenseSpace, check_buildable
 from sordino.training import SGD, DenseTrainee, ModuleTrainee, Plan, fit
 from sordino.training.convex import LogisticPlan, fit_logistic
 from sordino.training.convex.linear_regression import LinearPlan, fit_linear

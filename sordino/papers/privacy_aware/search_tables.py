@@ -12,7 +12,7 @@ from sordino.papers.privacy_aware.comparing import PAPER, POOLING, Comparison, I
 from sordino.papers.privacy_aware.searches import SCORE_EPSILON, Length, Workflow, repeated
 from sordino.papers.records import Cell, Record
 from sordino.papers.trials import Experiment
-from sordino.selection import Dense, DenseSpace, GenerationalSearch, GeneticSearch, Grid, Method, RandomSearch
+from sordino.selection import Dense, DenseSpace, GenerationalSearch, GeneticSearch, Grid, RandomSearch, SearchMethod
 
 _EPSILON, _SMALL = 2.11, 0.341
 """Of one training; PAW rounds the second to 0.34."""
@@ -24,17 +24,17 @@ _SHORT = Length(4000, 400, 12, (2.0, 4.0), (0.5, 1.0), 200, 12, (0.1, 0.3))
 _LONG = Length(60_000, 100, 500, (0.1, 0.2), (0.02, 0.05), 100, 20, (0.05, 0.1))
 _FEW = Length(48, 16, 1, (0.5, 1.0), (0.5, 1.0), 16, 1, (0.1, 0.3), examined=24)
 _PAAS, _RS, _MGRS = "PAAS", "RS", "MGRS"
-_THEIRS: dict[str, Method] = {
+_THEIRS: dict[str, SearchMethod] = {
     _PAAS: GeneticSearch(6, 10),
     _RS: RandomSearch(400.0),
     _MGRS: GenerationalSearch((40.0, 20.0, 10.0)),
 }
-_REDUCED: dict[str, Method] = {
+_REDUCED: dict[str, SearchMethod] = {
     _PAAS: GeneticSearch(4, 8),
     _RS: RandomSearch(30.0),
     _MGRS: GenerationalSearch((15.0, 10.0, 5.0)),
 }
-_TRIED: dict[str, Method] = {
+_TRIED: dict[str, SearchMethod] = {
     _PAAS: GeneticSearch(2, 2),
     _RS: RandomSearch(2.0),
     _MGRS: GenerationalSearch((2.0, 1.5)),
@@ -220,7 +220,7 @@ def _standard(experiment: Experiment, name: str, *then: float) -> Workflow:
     return Workflow(_method(experiment, name), space, None, length, then, _delta(experiment))
 
 
-def _method(experiment: Experiment, name: str) -> Method:
+def _method(experiment: Experiment, name: str) -> SearchMethod:
     return (_TRIED if experiment.quick else experiment.pick(_REDUCED, _THEIRS))[name]
 
 

@@ -19,15 +19,14 @@ from sordino.runs import Run
 from sordino.selection import (
     Dense,
     DenseSpace,
-    Finding,
     GeneticSearch,
     Grid,
-    Material,
-    Method,
-    Question,
-    TrialTraining,
-    claimed,
-    right,
+    SearchMethod,
+    SearchPlan,
+    TrialData,
+    TrialResult,
+    claimed_search_epsilon,
+    correct_predictions,
     search,
 )
 from sordino.training import Plan
@@ -60,14 +59,14 @@ class Length:
             return self.plain_rates
         return self.rates if epsilon >= 1 else self.noisy_rates
 
-    def training(self, epsilon: float | None, delta: float) -> TrialTraining:
+    def training(self, epsilon: float | None, delta: float) -> Plan:
         """DP-SGD at this ε of one training, or (None) SGD with momentum, without clip or noise."""
         if epsilon is None:
             sampler = PoissonSampler(self.records, self.plain_batch)
-            return TrialTraining(Plan.without_noise(sampler, UNCLIPPED, self.plain_epochs), _PLAIN_MOMENTUM)
+            return Plan.without_noise(sampler, UNCLIPPED, self.plain_epochs)
         sampler = PoissonSampler(self.records, self.batch)
         steps = steps_for(self.epochs, self.records, self.batch)
-        return TrialTraining(Plan(sampler, _CLIP, calibrated(sampler, steps, epsilon, delta), steps))
+        return Plan(sampler, _CLIP, calibrated(sampler, steps, epsilon, delta), steps)
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Workflow:
     and those after it. A search by plain trainings reads the records without noise: then the ledger says ε=∞.
     """
 
-    method: Method
+    method: SearchMethod
     space: DenseSpace | Grid[Dense]
     epsilon: float | None
     length: Length
@@ -101,7 +100,7 @@ class Workflow:
         searched = time.process_time()
         trained = {epsilon: self._trained(run, found.candidate, epsilon, ledger, say) for epsilon in self.then}
         statement = ledger.statement()
-        plan = self.length.training(self.epsilon, self.delta).plan
+        plan = self.length.training(self.epsilon, self.delta)
         alone = plan.epsilon(self.delta) if plan.private else None
         examined = len(material(self.length.records, self.length.examined)[0].validation_y)
         return {
@@ -116,7 +115,7 @@ class Workflow:
             "accountant": statement["accountant"],
             "delta": self.delta,
             "epsilon_of_one_training": alone,
-            "claimed_epsilon": None if alone is None else claimed(self.method, alone, examined),
+            "claimed_epsilon": None if alone is None else claimed_search_epsilon(self.method, alone, examined),
             "plan": plan.to_json(),
             "ledger": statement["entries"],
             "seconds": {"search": searched - begun, "after it": time.process_time() - searched},
@@ -128,7 +127,7 @@ class Workflow:
         grid = Grid(tuple(replace(winner, learning_rate=rate) for rate in rates))
         method = GeneticSearch(1, len(rates))
         found, score = self._searched(run.folder / f"winner at {epsilon:g}", method, grid, epsilon, ledger, say)
-        plan = self.length.training(epsilon, self.delta).plan
+        plan = self.length.training(epsilon, self.delta)
         return {
             "score": score,
             "learning_rate": found.candidate.learning_rate,
@@ -139,27 +138,28 @@ class Workflow:
     def _searched(
         self,
         folder: Path,
-        method: Method,
+        method: SearchMethod,
         space: DenseSpace | Grid[Dense],
         epsilon: float | None,
         ledger: Ledger,
         say: Say,
-    ) -> tuple[Finding, float]:
+    ) -> tuple[TrialResult, float]:
         """What was found, and its test accuracy. Of trainings that all diverged there is no model: always wrong."""
         say(f"{self}: {folder.name}")
         records, test = material(self.length.records, self.length.examined)
         noise = None if epsilon is None else Laplace(1 / SCORE_EPSILON)
-        question: Question[Any] = Question(method, space, self.length.training(epsilon, self.delta), noise)
+        momentum = _PLAIN_MOMENTUM if epsilon is None else 0.0
+        plan: SearchPlan[Any] = SearchPlan(method, space, self.length.training(epsilon, self.delta), noise, momentum)
         run = Run.at(folder)
         shown = [0]
 
-        def tell(finding: Finding) -> None:
+        def tell(result: TrialResult) -> None:
             shown[0] += 1
             say(f"{self}: {folder.name}, {shown[0]} found")
 
-        found = search(run, question, records, ledger, seed=self.seed, on_finding=tell)
+        found = search(run, plan, records, ledger, seed=self.seed, on_result=tell)
         shutil.rmtree(run.folder / "trials", ignore_errors=True)  # weights of all that were not chosen
-        return found, 0.0 if found.diverged else float(right(found.candidate, run, test).mean())
+        return found, 0.0 if found.diverged else float(correct_predictions(found.candidate, run, test).mean())
 
     def _key(self) -> str:
         """Of all that decides the result; a change of code that does, too, raises the revision."""
@@ -177,7 +177,7 @@ class Workflow:
 
 
 @lru_cache(maxsize=2)
-def material(records: int, examined: int | None) -> tuple[Material, Material]:
+def material(records: int, examined: int | None) -> tuple[TrialData, TrialData]:
     """Training and validation records, and the test records as validation records to be scored exactly."""
     data = loaded(_DATASET)
     parts = data.workflow_split()
@@ -188,7 +188,7 @@ def material(records: int, examined: int | None) -> tuple[Material, Material]:
     x, judged_x = POOLED(train.x, judged.x)
     _, test_x = POOLED(train.x[:1], test.x)
     classes = len(data.facts.classes or ())
-    return Material(x, train.y, judged_x, judged.y, classes), Material(x[:1], train.y[:1], test_x, test.y, classes)
+    return TrialData(x, train.y, judged_x, judged.y, classes), TrialData(x[:1], train.y[:1], test_x, test.y, classes)
 
 
 def repeated(experiment: Experiment, workflow: Workflow, seeds: int) -> list[dict[str, Any]]:

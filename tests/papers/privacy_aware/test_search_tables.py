@@ -9,7 +9,7 @@ from sordino.papers.privacy_aware import search_tables
 from sordino.papers.privacy_aware.comparing import Comparison, Interval
 from sordino.papers.privacy_aware.search_tables import against_standard, among, beside_claim, sizes, verdict
 from sordino.papers.trials import Experiment, TrialStore
-from sordino.selection.search import DenseSpace
+from sordino.selection import DenseSpace
 
 LOW, HIGH, WIDE, ALONE = Interval(0.8, 0.01), Interval(0.9, 0.01), Interval(0.89, 0.2), Interval(0.95, None)
 

@@ -16,15 +16,15 @@ from sordino.papers.privacy_aware import searches
 from sordino.papers.privacy_aware.searches import Length, Workflow, material, repeated
 from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
 from sordino.papers.trials import Experiment, TrialStore
-from sordino.selection.search import (
+from sordino.selection import (
     Dense,
     DenseLayer,
     DenseSpace,
-    Finding,
     GenerationalSearch,
     GeneticSearch,
-    Material,
     RandomSearch,
+    TrialData,
+    TrialResult,
     executors,
 )
 
@@ -81,8 +81,8 @@ def test_the_standard_workflow_is_not_private_whatever_it_trains_last(tmp_path: 
 
 
 def test_eq_9_is_the_papers_claim_for_its_own_sizes() -> None:
-    assert searches.claimed(RandomSearch(400.0), 2.11, 5000) == pytest.approx(3.51, abs=0.02)
-    assert searches.claimed(GeneticSearch(), 2.11, 5000) is None
+    assert searches.claimed_search_epsilon(RandomSearch(400.0), 2.11, 5000) == pytest.approx(3.51, abs=0.02)
+    assert searches.claimed_search_epsilon(GeneticSearch(), 2.11, 5000) is None
     assert claimed_random_search(2.11, [40, 20, 10]) == pytest.approx(8.53, abs=0.02)
 
 
@@ -107,25 +107,25 @@ def test_no_record_is_in_two_parts() -> None:
 
 
 def test_diverged_trainings_count_as_always_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    diverged = Finding(Dense((DenseLayer(4),), 0.5), 0.3, diverged=True, parameters=310, trained=310)
+    diverged = TrialResult(Dense((DenseLayer(4),), 0.5), 0.3, diverged=True, parameters=310, trained=310)
     monkeypatch.setattr(searches, "search", lambda *given, **more: diverged)
     assert RANDOM.run(store=TrialStore(tmp_path))["score"] == 0
 
 
 def test_a_stopped_search_goes_on_and_trains_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[int] = []
-    trying = executors.trying
+    trial_steps = executors.trial_steps
 
-    def counted(task: Any, material: Material, place: tuple[int, int]) -> Any:
+    def counted(task: Any, material: TrialData, place: tuple[int, int]) -> Any:
         if not (task.folder / "trial.json").exists():
             trained.append(task.number)
-        return trying(task, material, place)
+        return trial_steps(task, material, place)
 
     def stop(line: str) -> None:
         if "2 found" in line:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(executors, "trying", counted)
+    monkeypatch.setattr(executors, "trial_steps", counted)
     with pytest.raises(KeyboardInterrupt):
         GENETIC.run(stop, TrialStore(tmp_path / "a"))
     assert trained == [0, 1]

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from sordino.budget import Laplace, Ledger
 from sordino.data.samplers import PoissonSampler
-from sordino.selection.search import *
+from sordino.selection import *
 from sordino.runs import Run
 from sordino.training import Plan
 
@@ -24,7 +24,7 @@ METHOD, space, FOLDER = eval(sys.argv[1]), eval(sys.argv[2]), Path(sys.argv[3])
 x = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
 y = (x[:, 0] > 0).astype(np.int64)
 plan = Plan(PoissonSampler(40, 10), 1.0, 4.0, 4)
-question = Question(METHOD, space, TrialTraining(plan), Laplace(2.0))
+search_plan = SearchPlan(METHOD, space, plan, Laplace(2.0))
 
 
 def killed_at(write, folder):
@@ -42,7 +42,7 @@ def killed_at(write, folder):
         os.replace = counted
         run = Run.at(folder)
         ledger = Ledger(50.0, 1e-4, path=run.ledger)
-        search(run, question, Material(x[:40], y[:40], x[40:], y[40:], 2), ledger, seed=5)
+        search(run, search_plan, TrialData(x[:40], y[:40], x[40:], y[40:], 2), ledger, seed=5)
         os._exit(0)
     status = os.waitpid(child, 0)[1]
     assert status in (0, signal.SIGKILL), status

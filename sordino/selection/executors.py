@@ -1,7 +1,7 @@
 """Where trials run: in this process, in several, or on a Ray cluster. None of them ever touches the ledger.
 
 Tasks are taken from their iterator as there is room: the search charges a trial when it is taken, so what is charged
-is begun, or next. A trial that was cut off goes on from its own folder.
+is begun, or next. A trial that was interrupted resumes from its own folder.
 """
 
 import ipaddress
@@ -24,35 +24,35 @@ from typing import Any, Protocol
 import torch
 
 from sordino.runs import RunError
-from sordino.selection.search.candidates import Material, Task, Trial, shared_network, train_candidate, trying
+from sordino.selection.trials import FinishedTrial, TrialData, TrialTask, run_trial, shared_network, trial_steps
 from sordino.training import side_by_side
 
-Work = Callable[[Iterable[Task]], Iterator[Trial]]
-"""Runs tasks and gives their trials as they finish, in whatever order."""
+Work = Callable[[Iterable[TrialTask]], Iterator[FinishedTrial]]
+"""Runs tasks and yields their trials as they finish, in any order."""
 
 
 class Executor(Protocol):
-    def at_work(self, material: Material) -> AbstractContextManager[Work]:
+    def at_work(self, data: TrialData) -> AbstractContextManager[Work]:
         """Ready for tasks on these records until the context ends."""
 
 
 @dataclass(frozen=True)
 class InProcess:
-    """In this process: trials of one small dense network that follow each other side by side, others one by one."""
+    """In this process: consecutive trials of one small dense network side by side, others one by one."""
 
     most: int = 8
-    """Side by side, each with its weights in memory."""
+    """Trials side by side, each with its weights in memory."""
 
     @contextmanager
-    def at_work(self, material: Material) -> Iterator[Work]:
-        yield lambda tasks: self._finished(material, tasks)
+    def at_work(self, data: TrialData) -> Iterator[Work]:
+        yield lambda tasks: self._finished(data, tasks)
 
-    def _finished(self, material: Material, tasks: Iterable[Task]) -> Iterator[Trial]:
-        # A search that is replayed gives the same tasks, finished or not, and so the same companies.
-        for network, alike in groupby(tasks, lambda task: shared_network(task, material)):
+    def _finished(self, data: TrialData, tasks: Iterable[TrialTask]) -> Iterator[FinishedTrial]:
+        # A replayed search gives the same tasks, finished or not, and so the same groups.
+        for network, alike in groupby(tasks, lambda task: shared_network(task, data)):
             while together := list(islice(alike, 1 if network is None else self.most)):
                 yield from side_by_side(
-                    [trying(task, material, (place, len(together))) for place, task in enumerate(together)]
+                    [trial_steps(task, data, (place, len(together))) for place, task in enumerate(together)]
                 )
 
 
@@ -70,25 +70,25 @@ class Processes:
             raise ValueError(f"the number of workers must be a whole number of at least 1, not {self.workers!r}")
 
     @contextmanager
-    def at_work(self, material: Material) -> Iterator[Work]:
+    def at_work(self, data: TrialData) -> Iterator[Work]:
         threads = max(1, torch.get_num_threads() // self.workers)
         context = multiprocessing.get_context("spawn")  # a fork would inherit torch's locks, held or not
         watched, held = context.Pipe(duplex=False)
         pool = ProcessPoolExecutor(
-            self.workers, mp_context=context, initializer=_begin, initargs=(material, threads, watched)
+            self.workers, mp_context=context, initializer=_begin, initargs=(data, threads, watched)
         )
         with watched, held:
             try:
                 yield lambda tasks: self._finished(pool, tasks)
             except BaseException:
-                held.close()  # amid their trials, which resume from their folders
+                held.close()  # stops them during their trials, which resume from their folders
                 pool.shutdown(cancel_futures=True)
                 raise
             pool.shutdown()
 
-    def _finished(self, pool: ProcessPoolExecutor, tasks: Iterable[Task]) -> Iterator[Trial]:
+    def _finished(self, pool: ProcessPoolExecutor, tasks: Iterable[TrialTask]) -> Iterator[FinishedTrial]:
         try:
-            waiting: set[Future[Trial]] = set()
+            waiting: set[Future[FinishedTrial]] = set()
             for task in tasks:
                 with _interrupts_held():
                     waiting.add(pool.submit(_train, task))
@@ -99,22 +99,22 @@ class Processes:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
         except BrokenProcessPool:
-            raise RunError("a worker died amid a trial (out of memory?): start the search again to go on") from None
+            raise RunError("a worker died during a trial (out of memory?): start the search again to resume") from None
 
 
 @dataclass(frozen=True)
 class OnRay:
-    """The machines of a Ray cluster, or with the address "local" a Ray of this machine's own.
+    """The machines of a Ray cluster, or with the address "local" a Ray on this machine.
 
     All of them must see the search's folder under the same path: trials and their keys are kept there. Records and keys
-    go through Ray: whoever may submit work to a cluster can read them. A local one answers this machine alone, asks for
-    a token, and keeps its files in a folder of this user's.
+    go through Ray, so anyone who may submit work to the cluster can read them. A local one answers this machine only,
+    asks for a token, and keeps its files in a folder of this user.
     """
 
     address: str
 
     @contextmanager
-    def at_work(self, material: Material) -> Iterator[Work]:
+    def at_work(self, data: TrialData) -> Iterator[Work]:
         if self.address == "local":
             # Read when Ray is imported: without the first it listens on all interfaces, on Linux.
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
@@ -126,7 +126,7 @@ class OnRay:
         with ExitStack() as stack:
             if not ray.is_initialized():
                 stack.enter_context(self._started(ray))
-            shared, remote = ray.put(material), ray.remote(_train_remotely)
+            shared, remote = ray.put(data), ray.remote(_train_remotely)
             most = max(1, int(ray.cluster_resources().get("CPU", 1)))
             yield lambda tasks: _finished_on_ray(ray, remote, shared, most, tasks)
 
@@ -153,11 +153,13 @@ class OnRay:
 
 
 def _short_folder() -> str | None:
-    """Ray puts sockets there, whose paths must be short."""
+    """For Ray's sockets, whose paths must be short."""
     return "/tmp" if Path("/tmp").is_dir() else None
 
 
-def _finished_on_ray(ray: Any, remote: Any, shared: Any, most: int, tasks: Iterable[Task]) -> Iterator[Trial]:
+def _finished_on_ray(
+    ray: Any, remote: Any, shared: Any, most: int, tasks: Iterable[TrialTask]
+) -> Iterator[FinishedTrial]:
     waiting: list[Any] = []
     for task in tasks:
         waiting.append(remote.remote(task, shared))
@@ -169,43 +171,43 @@ def _finished_on_ray(ray: Any, remote: Any, shared: Any, most: int, tasks: Itera
         yield _result_of(ray, done)
 
 
-def _result_of(ray: Any, done: Any) -> Trial:
+def _result_of(ray: Any, done: Any) -> FinishedTrial:
     try:
-        trial: Trial = ray.get(done)
+        trial: FinishedTrial = ray.get(done)
     except ray.exceptions.RayTaskError as problem:
         raise problem.cause from None
     except ray.exceptions.RayError as problem:
-        raise RunError(f"a trial was lost on the cluster ({problem}): start the search again to go on") from None
+        raise RunError(f"a trial was lost on the cluster ({problem}): start the search again to resume it") from None
     return trial
 
 
-def _train_remotely(task: Task, material: Material) -> Trial:
+def _train_remotely(task: TrialTask, data: TrialData) -> FinishedTrial:
     if not task.folder.parent.is_dir():
         raise RunError(
             f"a machine of the cluster does not see {task.folder.parent}: give a folder that all of them share"
         )
-    return train_candidate(task, material)
+    return run_trial(task, data)
 
 
-_given: list[Material] = []
-"""What a worker process was given when it began: sent once, not with every task."""
+_given: list[TrialData] = []
+"""The records of a worker process: sent once when it starts, not with every task."""
 
 
-def _begin(material: Material, threads: int, watched: Connection) -> None:
+def _begin(data: TrialData, threads: int, watched: Connection) -> None:
     _end_if(watched.poll(0))  # the search was killed while this process was still importing
     threading.Thread(target=lambda: _end_if(watched.poll(None)), daemon=True).start()
     torch.set_num_threads(threads)
-    _given[:] = [material]
+    _given[:] = [data]
 
 
-def _train(task: Task) -> Trial:
-    return train_candidate(task, _given[0])
+def _train(task: TrialTask) -> FinishedTrial:
+    return run_trial(task, _given[0])
 
 
 def _end_if(over: bool) -> None:
-    """A search that ends, however it ends, closes its end of the pipe, and nothing is ever sent through it.
+    """A search that ends, however it ends, closes its end of the pipe; nothing is ever sent through it.
 
-    A worker that stayed would hold private records, and its trial, which the search wants to resume.
+    A worker left behind would hold private records, and the trial that the search wants to resume.
     """
     if over:
         os._exit(1)
@@ -213,7 +215,7 @@ def _end_if(over: bool) -> None:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C reaches all processes of a terminal: those that are started here leave it to the search."""
+    """Ctrl-C reaches all processes of a terminal: workers started here leave it to the search."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

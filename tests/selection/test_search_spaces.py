@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from sordino.selection.search import (
-    Convolutional,
-    ConvolutionalSpace,
-    Dense,
-    DenseLayer,
-    DenseSpace,
-)
+from sordino.selection.search_spaces import Convolutional, ConvolutionalSpace, Dense, DenseLayer, DenseSpace
 
 SPACES = [DenseSpace(), DenseSpace(freezing=True), ConvolutionalSpace(), ConvolutionalSpace(freezing=True)]
 

@@ -18,9 +18,10 @@ from sordino.budget.entries import Planned
 from sordino.data import Column, Split
 from sordino.data.schema import Schema
 from sordino.mechanisms.streams import Stream, Streams
-from sordino.runs import Diverged, Run, RunError
-from sordino.selection import keyed_steps as module
-from sordino.selection.keyed_steps import KeyedSteps, keyed_steps, table_arrays
+from sordino.runs import Run, RunError
+from sordino.selection import workflow_steps as module
+from sordino.selection.workflow_steps import KeyedSteps, keyed_steps, table_arrays
+from sordino.training.dpsgd import Diverged
 
 DATA = (np.arange(6.0), np.arange(6))
 CHARGE = Planned(Gaussian(3.0), "a number")

@@ -16,9 +16,10 @@ from safetensors.numpy import load_file
 
 from sordino.budget import Ledger
 from sordino.runs import Run, RunError
-from sordino.selection.search import (
+from sordino.selection import (
     Dense,
     DenseLayer,
+    Executor,
     GeneticSearch,
     Grid,
     InProcess,
@@ -28,14 +29,13 @@ from sordino.selection.search import (
     executors,
     search,
 )
-from sordino.selection.search.executors import Executor
 from sordino.training.side_by_side import side_by_side
 
 
-def found_by(executor: Executor | None, folder: Path, asked, material) -> tuple[bytes, bytes, list]:
+def found_by(executor: Executor | None, folder: Path, asked, data) -> tuple[bytes, bytes, list]:
     run = Run.at(folder)
     ledger = Ledger(50.0, 1e-4, path=run.ledger)
-    search(run, asked, material, ledger, executor=executor, seed=4)
+    search(run, asked, data, ledger, executor=executor, seed=4)
     entries = [replace(entry, when="now") for entry in ledger.entries]
     return run.model.read_bytes(), (run.folder / "search.json").read_bytes(), entries
 
@@ -53,17 +53,17 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_processes_find_what_one_process_finds(tmp_path, material, question) -> None:
-    asked = question(GeneticSearch(2, 3))
-    here = found_by(None, tmp_path / "here", asked, material)
-    assert found_by(Processes(2), tmp_path / "there", asked, material) == here
+def test_processes_find_what_one_process_finds(tmp_path, data, search_plan) -> None:
+    asked = search_plan(GeneticSearch(2, 3))
+    here = found_by(None, tmp_path / "here", asked, data)
+    assert found_by(Processes(2), tmp_path / "there", asked, data) == here
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_trials_side_by_side_draw_what_they_draw_alone(tmp_path, material, question, monkeypatch) -> None:
+def test_trials_side_by_side_draw_what_they_draw_alone(tmp_path, data, search_plan, monkeypatch) -> None:
     sizes = ((0.3, 1.0), (0.5, 2.0), (1e38, 100.0), (0.7, 1.0))  # of which one diverges
     grid = Grid(tuple(Dense((DenseLayer(4),), rate, 0.0, l2_clip) for rate, l2_clip in sizes))
-    asked = question(GeneticSearch(1, 4), space=grid)
+    asked = search_plan(GeneticSearch(1, 4), space=grid)
     together: list[int] = []
     monkeypatch.setattr(executors, "side_by_side", lambda made: together.append(len(made)) or side_by_side(made))
     shown: dict[str, list] = {}
@@ -71,10 +71,10 @@ def test_trials_side_by_side_draw_what_they_draw_alone(tmp_path, material, quest
         run = Run.at(tmp_path / name)
         ledger = Ledger(50.0, 1e-4, path=run.ledger)
         shown[name] = []
-        search(run, asked, material, ledger, executor=executor, seed=4, on_finding=shown[name].append)
+        search(run, asked, data, ledger, executor=executor, seed=4, on_result=shown[name].append)
         assert {entry.count for entry in ledger.entries} == {4}
     assert together == [4, 2, 2]
-    assert [finding.candidate.learning_rate for finding in shown["alone"] if finding.diverged] == [1e38]
+    assert [result.candidate.learning_rate for result in shown["alone"] if result.diverged] == [1e38]
     assert shown["together"] == shown["in pairs"] == shown["alone"]
     weights = [load_file(tmp_path / name / "model.safetensors") for name in shown]
     for name, value in weights[0].items():
@@ -83,13 +83,13 @@ def test_trials_side_by_side_draw_what_they_draw_alone(tmp_path, material, quest
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_ray_finds_what_one_process_finds(tmp_path, material, question, monkeypatch) -> None:
+def test_ray_finds_what_one_process_finds(tmp_path, data, search_plan, monkeypatch) -> None:
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # before it is imported
     ray = pytest.importorskip("ray")
-    asked = question(GeneticSearch(1, 2))
-    here = found_by(None, tmp_path / "here", asked, material)
+    asked = search_plan(GeneticSearch(1, 2))
+    here = found_by(None, tmp_path / "here", asked, data)
     monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     )
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -97,7 +97,7 @@ def test_ray_finds_what_one_process_finds(tmp_path, material, question, monkeypa
         folder = Path(ray._private.worker._global_node.get_session_dir_path()).parents[1]
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert ray.util.get_node_ip_address() == "127.0.0.1"
-        assert found_by(OnRay("local"), tmp_path / "there", asked, material) == here
+        assert found_by(OnRay("local"), tmp_path / "there", asked, data) == here
         assert ray.is_initialized(), "a Ray that was there before is left as it was"
     assert not ray.is_initialized()
     assert not folder.exists()
@@ -109,15 +109,15 @@ def kill_first_worker() -> None:
     multiprocessing.active_children()[0].kill()
 
 
-def test_a_worker_that_dies_is_told_of_and_the_search_goes_on(tmp_path, material, question) -> None:
-    asked, run = question(RandomSearch(2.0)), Run.at(tmp_path)
+def test_a_worker_that_dies_is_told_of_and_the_search_goes_on(tmp_path, data, search_plan) -> None:
+    asked, run = search_plan(RandomSearch(2.0)), Run.at(tmp_path)
     ledger = Ledger(50.0, 1e-4, path=run.ledger)
     threading.Thread(target=kill_first_worker).start()
     with pytest.raises(RunError, match="a worker died"):
-        search(run, asked, material, ledger, executor=Processes(1))
+        search(run, asked, data, ledger, executor=Processes(1))
     paid = ledger.entries
     assert {entry.count for entry in paid} == {1}
-    search(run, asked, material, ledger)
+    search(run, asked, data, ledger)
     assert ledger.entries == paid
 
 
@@ -126,9 +126,8 @@ import os, signal, sys, time
 from pathlib import Path
 import numpy as np
 from sordino.data.samplers import PoissonSampler
-from sordino.selection.search import Dense, DenseLayer
-from sordino.selection.search.candidates import Material, Task, TrialTraining
-from sordino.selection.search.executors import Processes
+from sordino.selection import Dense, DenseLayer, Processes, TrialData
+from sordino.selection.trials import TrialTask
 from sordino.training import Plan
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background leaves it ignored
@@ -136,8 +135,8 @@ how, folder = sys.argv[1], Path(sys.argv[2])
 x, y = np.zeros((4, 2), np.float32), np.zeros(4, np.int64)
 
 def task(number, steps):
-    training = TrialTraining(Plan(PoissonSampler(4, 2), 1.0, 100.0, steps))
-    return Task(number, folder / str(number), Dense((DenseLayer(3),), 0.1), training, "zero-out", None, bytes(16))
+    plan, candidate = Plan(PoissonSampler(4, 2), 1.0, 100.0, steps), Dense((DenseLayer(3),), 0.1)
+    return TrialTask(number, folder / str(number), candidate, plan, 0.0, "zero-out", None, bytes(16))
 
 def tasks():
     yield task(0, 100_000)
@@ -148,7 +147,7 @@ def tasks():
         time.sleep(0.01)
     os.killpg(0, signal.SIGINT)  # as Ctrl-C does, while one worker trains and another waits
 
-with Processes(2).at_work(Material(x, y, x, y, 2)) as work:
+with Processes(2).at_work(TrialData(x, y, x, y, 2)) as work:
     try:
         list(work(tasks()))
     except KeyboardInterrupt:
