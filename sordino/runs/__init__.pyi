@@ -2,10 +2,13 @@ from .key import FLOAT32_BACKENDS as FLOAT32_BACKENDS
 from .key import Binding as Binding
 from .key import Diverged as Diverged
 from .key import Key as Key
+from .key import Purpose as Purpose
+from .key import charged_key as charged_key
 from .key import charging as charging
 from .key import digest as digest
 from .key import environment as environment
 from .key import until_diverged as until_diverged
+from .releases import release_once as release_once
 from .run import Run as Run
 from .run import RunBusy as RunBusy
 from .run import RunError as RunError

@@ -1,8 +1,8 @@
 """The key of a run's noise: a secret, bound to what it is for, charged once, replayed after a kill.
 
-A key is bound to a plan, to data and to an environment. Where all agree, a step that a kill has lost is repeated bit
-for bit, releases nothing new and is not charged again. In another environment, or with other rules and chunks for the
-gradients, rounding may differ, and a repeated step would be a second release with the same noise. Another plan or other
+A key is bound to a plan, to data and to an environment. Where all agree, what a kill has lost is drawn again bit for
+bit, which releases nothing new and is not charged again. In another environment, or with other rules and chunks for the
+gradients, rounding may differ, and a repetition would be a second release with the same noise. Another plan or other
 data are refused.
 """
 
@@ -12,8 +12,9 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.budget import Ledger, partial_of, versions
+from sordino.budget import BudgetExceeded, Event, Ledger, Repeated, UnsupportedEvent, partial_of, versions
 from sordino.mechanisms import GENERATOR, Streams, bound_streams, new_secret, secret_from_seed
 from sordino.runs.run import Run, RunError
 
-_FILE, _DIVERGED = "key.json", "diverged.json"
+_DIVERGED = "diverged.json"
 _CPU: Any = torch.backends.mkldnn  # torch declares no types for these
 _GPU: Any = torch.backends.cudnn
 FLOAT32_BACKENDS: tuple[Any, ...] = (
@@ -33,6 +34,18 @@ FLOAT32_BACKENDS: tuple[Any, ...] = (
     *(torch.backends.cuda.matmul, _GPU.conv, _GPU.rnn),
 )
 """Whatever torch may compute in fewer digits than float32 has."""
+
+
+class Purpose(StrEnum):
+    """What a key is for: each purpose has its own file in RUN/private and its own names in the ledger."""
+
+    RUN = "run"
+    NORMALISATION = "normalisation"
+    WORKFLOW = "workflow"
+    SEARCH = "search"
+
+    def file(self, run: Run) -> Path:
+        return run.private / {Purpose.RUN: "key.json", Purpose.WORKFLOW: "steps.json"}.get(self, f"{self}.json")
 
 
 class Diverged(ValueError):  # noqa: N818
@@ -48,13 +61,19 @@ class Binding:
     """What a key is for: all that must be the same for a stopped run to be resumed with it."""
 
     plan: str
-    """A digest of all that the draws depend on besides the data: plan, model, optimiser."""
+    """Or its digest: all that the draws depend on besides the data, such as model and optimiser."""
     fingerprint: Callable[[bytes], str]
     """Of the data, under the secret it is given."""
     seed: int | None = None
     """For tests and experiments: it replaces the secret by one that anyone can compute."""
     choose: Callable[[dict[str, Any] | None], dict[str, Any]] = _nothing_to_choose
     """Settles all that decides how sums are rounded, as it was before if that is possible (`Trainee.choose`)."""
+    purpose: Purpose = Purpose.RUN
+    anywhere: bool = False
+    """Whether any environment will do that turns a key into the same noise."""
+
+    def environment(self) -> dict[str, Any]:
+        return {"generator": GENERATOR} if self.anywhere else environment()
 
 
 def digest(facts: object) -> str:
@@ -64,16 +83,16 @@ def digest(facts: object) -> str:
 
 @dataclass(frozen=True)
 class Key:
-    """The secret of a run with all that it is bound to; `lost` counts charged steps that no model contains."""
+    """A secret with all that it is bound to; `lost` counts charged steps that no model contains."""
 
     secret: str = field(repr=False)
     name: str
-    """Public, for the run's entry in the ledger."""
+    """Public, for entries in the ledger: other plans and data have other names, also under the same seed."""
     seed: int | None
     plan: str
     data: str
     environment: dict[str, Any]
-    choices: dict[str, Any]
+    choices: dict[str, Any] = field(default_factory=dict)
     """The rules and chunks by which the model's gradients are computed."""
     era: int = 0
     lost: int = 0
@@ -85,28 +104,37 @@ class Key:
         """With a new secret; to be kept before anything is drawn."""
         secret = new_secret() if binding.seed is None else secret_from_seed(binding.seed)
         data = binding.fingerprint(secret)
-        name = hmac.new(secret, f"run {binding.plan} {data}".encode(), hashlib.sha256).hexdigest()[:16]
-        return cls(secret.hex(), name, binding.seed, binding.plan, data, environment(), binding.choose(None))
+        name = _name(secret, binding.purpose, binding.plan, data)
+        here = binding.environment()
+        return cls(secret.hex(), name, binding.seed, binding.plan, data, here, binding.choose(None))
 
     @classmethod
-    def read(cls, run: Run) -> "Key | None":
-        """The key of the unfinished run in the folder, if it has one."""
+    def read(cls, run: Run, purpose: Purpose = Purpose.RUN) -> "Key | None":
+        """The key of what is unfinished in the folder, if there is one."""
         try:
-            content = json.loads((run.private / _FILE).read_text())
-            return cls(name=content.pop("run"), **content)
+            content = json.loads(purpose.file(run).read_text(encoding="utf-8"))
+            secret = bytes.fromhex(content["secret"])
+            if "run" in content:
+                return cls(name=content.pop("run"), **content)
+            # As versions before 0.2 wrote it.
+            plan, data = content["moments" if "moments" in content else "question"], content["data"]
+            here = content.get("environment", {"generator": content.get("generator", GENERATOR)})
+            return cls(secret.hex(), _name(secret, purpose, plan, data), content.get("seed"), plan, data, here)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise RunError(f"the key in {run.private} is damaged: the run cannot be resumed; start a new one") from None
+            raise RunError(
+                f"the key in {run.private} is damaged: what it was for cannot be resumed; use another folder"
+            ) from None
 
-    def keep(self, run: Run) -> None:
+    def keep(self, run: Run, purpose: Purpose = Purpose.RUN) -> None:
         content = asdict(self)
-        run.write_private(_FILE, {"run": content.pop("name"), **content})
+        run.write_private(purpose.file(run).name, {"run": content.pop("name"), **content})
 
     @staticmethod
-    def end(run: Run, *hidden: Path) -> None:
-        """Delete the run's key, and what else is hidden: nobody can repeat or subtract the noise of an ended run."""
-        for path in (run.private / _FILE, *hidden):
+    def end(run: Run, *hidden: Path, purpose: Purpose = Purpose.RUN) -> None:
+        """Delete the key, and what else is hidden: nobody can repeat or subtract the noise of what has ended."""
+        for path in (purpose.file(run), *hidden):
             path.unlink(missing_ok=True)
             partial_of(path).unlink(missing_ok=True)
 
@@ -117,12 +145,50 @@ class Key:
         Where a seed is given nothing is secret, and the same numbers are drawn wherever, and however, it is run.
         """
         here = () if self.seed is not None else ("environment", "choices")
-        facts = {name: getattr(self, name) for name in ("plan", "data", *here, "era", "lost")}
+        return self.streams_for({name: getattr(self, name) for name in ("plan", "data", *here, "era", "lost")})
+
+    def streams_for(self, facts: dict[str, Any]) -> Streams:
+        """Other facts, other numbers."""
         return bound_streams(bytes.fromhex(self.secret), facts, predictable=self.seed is not None)
+
+    def mac(self, text: str) -> bytes:
+        return hmac.new(bytes.fromhex(self.secret), text.encode(), hashlib.sha256).digest()
+
+    def is_in(self, ledger: Ledger) -> bool:
+        """Whether the ledger has an entry of this key: one of its name, or of its name and more."""
+        return any(self._owns(entry.run) for entry in ledger.entries)
+
+    def _owns(self, entry: str) -> bool:
+        return entry.partition(" ")[0] == self.name
+
+    def reserve(
+        self,
+        ledger: Ledger,
+        event: Event,
+        count: int,
+        what: str,
+        part: str,
+        *,
+        claimed: Event | None = None,
+        entry: str | None = None,
+    ) -> int:
+        """The number of the key's entry in the ledger, which is opened now if a kill has not left it there.
+
+        `entry` is its name where the key has several.
+        """
+        name = self.name if entry is None else entry
+        number = ledger.number_of(name)
+        if number is None:
+            seeded = self.seed is not None
+            return ledger.begin(event, count, what, part, seeded=seeded, claimed=claimed, run=name)
+        known = ledger.entries[number]
+        if (known.reserved, known.what, known.part) != (Repeated(event, count), what, part):
+            raise RunError(f"the ledger's entry for this is '{known.what}' on {known.part}, not '{what}' on {part}")
+        return number
 
     def write_checkpoint(self, run: Run, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Sealed under the key: other weights would make a second, unpaid release of the same noise."""
-        run.write_tensors(run.checkpoint, tensors, facts | {"era": self.era}, self._seal_key)
+        run.write_tensors(run.checkpoint, tensors, facts | {"era": self.era}, self.mac(f"checkpoints of {self.name}"))
 
     def read_checkpoint(self, run: Run) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and facts, refused if the run did not write them in this era.
@@ -130,7 +196,7 @@ class Key:
         Within an era any of the run's checkpoints will do: steps from it are repeated bit for bit. The facts of one
         that an older version has written have no seal: its steps must not be repeated under the same noise.
         """
-        tensors, facts = run.read_tensors(run.checkpoint, self._seal_key)
+        tensors, facts = run.read_tensors(run.checkpoint, self.mac(f"checkpoints of {self.name}"))
         seal = facts.get("seal")
         if seal is not None and facts.get("era") != self.era and seal != self.began_from:
             raise RunError(
@@ -138,24 +204,19 @@ class Key:
             )
         return tensors, facts
 
-    @property
-    def _seal_key(self) -> bytes:
-        text = f"checkpoints of {self.name}"
-        return hmac.new(bytes.fromhex(self.secret), text.encode(), hashlib.sha256).digest()
-
     def refuse_other(self, run: Run, binding: Binding) -> None:
-        """Refuse to resume with another plan, seed or other data."""
+        """Refuse to resume with another plan or seed, or with other data."""
         if (self.plan, self.seed) != (binding.plan, binding.seed):
             raise RunError(
-                f"{run.folder} was started with another plan, optimiser, model, purpose or seed: resuming it is refused"
+                f"{run.folder} was started with other settings (another plan, optimiser, model, purpose or seed): "
+                "resuming it is refused; use another folder"
             )
         if self.data != binding.fingerprint(bytes.fromhex(self.secret)):
-            raise RunError(f"{run.folder} was started with other data: resuming it is refused")
+            raise RunError(f"{run.folder} was started with other data: resuming it is refused; use another folder")
 
     def refuse_other_environment(self, run: Run, binding: Binding) -> None:
-        """Refuse where numbers may be rounded otherwise than when the key was made."""
-        here = environment()
-        if self.environment != here or self.choices != binding.choose(self.choices):
+        """Refuse where numbers may be drawn or rounded otherwise than when the key was made."""
+        if self.environment != binding.environment() or self.choices != binding.choose(self.choices):
             raise RunError(
                 f"{run.folder} was started in another environment (versions, threads, processor or rules): resume it "
                 "in that environment, or start a new run, which is charged anew"
@@ -188,6 +249,48 @@ class Key:
 
 
 @contextmanager
+def charged_key(run: Run, ledger: Ledger | None, binding: Binding, *, drawn: bool = False) -> Iterator[Key]:
+    """The key of a new run, kept before anything is drawn, or that of a stopped run if it can be replayed.
+
+    A key under which nothing was drawn is replaced if it does not fit, and deleted if what is charged under it is
+    refused; a key that has paid stays. Without a ledger nothing is charged. `drawn` says that something was drawn under
+    a key in the folder, whatever the ledger holds.
+
+    Guarantee: nothing is released here. One key never meets two plans, two sets of data, two environments or, where a
+    mark in the folder says which one has paid, two ledgers: that is refused.
+    """
+    known = Key.read(run, binding.purpose)
+    paid = known is not None and ledger is not None and known.is_in(ledger)
+    with nullcontext() if ledger is None else charging(run, ledger, unpaid=known is not None and not paid):
+        key = _fitting(run, known, binding, replaceable=not (paid or drawn)) or Key.new(binding)
+        if key is not known:
+            if ledger is not None and key.is_in(ledger):
+                raise RunError(
+                    f"the ledger already holds a {binding.purpose} with this seed, plan and data: choose another seed"
+                )
+            key.keep(run, binding.purpose)
+        try:
+            yield key
+        except (BudgetExceeded, UnsupportedEvent):
+            if key is not known and ledger is not None and not key.is_in(ledger):
+                Key.end(run, purpose=binding.purpose)  # something cheaper may have the folder
+            raise
+
+
+def _fitting(run: Run, known: Key | None, binding: Binding, *, replaceable: bool) -> Key | None:
+    """The known key if it is bound to the same; None, or refused, if not."""
+    if known is not None:
+        try:
+            known.refuse_other(run, binding)
+            known.refuse_other_environment(run, binding)
+        except RunError:
+            if not replaceable:
+                raise
+            return None
+    return known
+
+
+@contextmanager
 def charging(run: Run, ledger: Ledger, *, unpaid: bool) -> Iterator[None]:
     """While a run charges a ledger, the folder notes how far the ledger has come: an older copy of it is refused.
 
@@ -203,21 +306,25 @@ def charging(run: Run, ledger: Ledger, *, unpaid: bool) -> Iterator[None]:
 
 
 @contextmanager
-def until_diverged(run: Run, *hidden: Path) -> Iterator[None]:
+def until_diverged(run: Run, *hidden: Path, purpose: Purpose = Purpose.RUN) -> Iterator[None]:
     """A run that diverges has ended: its key is deleted, and calling again raises the same error.
 
     Guarantee: this releases nothing new: that parameters are not finite is computed from what the ledger has paid for.
     Any other error, a kill or an interrupt leaves the key, and the run can be resumed.
     """
     if (run.folder / _DIVERGED).exists():
-        Key.end(run, *hidden)
+        Key.end(run, *hidden, purpose=purpose)
         raise Diverged(f"the training in {run.folder} diverged: lower the learning rate, and use another folder")
     try:
         yield
     except Diverged as problem:
         run.write_json(_DIVERGED, {"diverged": str(problem)})
-        Key.end(run, *hidden)
+        Key.end(run, *hidden, purpose=purpose)
         raise
+
+
+def _name(secret: bytes, purpose: Purpose, plan: str, data: str) -> str:
+    return hmac.new(secret, f"{purpose} {plan} {data}".encode(), hashlib.sha256).hexdigest()[:16]
 
 
 def environment() -> dict[str, Any]:

@@ -28,11 +28,10 @@ from sordino.budget import (
     check_delta_against_n,
     refuse_add_remove,
 )
-from sordino.mechanisms import Stream, Streams, clip_rows, gaussian_noise
-from sordino.runs import Key, Run, RunError, whole_number
+from sordino.mechanisms import Stream, Streams, clip_rows, data_tag, gaussian_noise
+from sordino.runs import Binding, Key, Run, RunError, digest, release_once, whole_number
 from sordino.training.fitting import BLOCKS, Progress
 from sordino.training.linear import LinearClassifier
-from sordino.training.one_release import OneRelease, release_once
 from sordino.training.optimisers import Weights
 
 _HIDDEN = "iterate.safetensors"
@@ -151,14 +150,25 @@ def fit_last_iterate(
     if len(vectors) != plan.n:
         raise RunError(f"the plan is for n={plan.n} records, the data has {len(vectors)}")
     model = LinearClassifier(vectors, labels, classes)
-    facts = ["last iterate", plan.to_json(), model.facts()]
-    training = OneRelease(facts, model.data(), plan.steps, plan.event, plan.claimed, _HIDDEN)
+    facts = digest(["last iterate", plan.to_json(), model.facts(), what, part])
+    binding = Binding(facts, lambda secret: data_tag(secret, *model.data()), seed)
 
     def train(key: Key) -> Weights:
         iterate = _train(run, plan, model, key, on_progress)
         return {"weight": iterate[:, :-1].float(), "bias": iterate[:, -1].float()}
 
-    return release_once(run, training, train, ledger, what=what, part=part, seed=seed)
+    return release_once(
+        run,
+        binding,
+        train,
+        ledger,
+        event=plan.event,
+        what=what,
+        part=part,
+        steps=plan.steps,
+        claimed=plan.claimed,
+        hidden=_HIDDEN,
+    )
 
 
 def _train(run: Run, plan: LastIteratePlan, model: LinearClassifier, key: Key, on_progress: Progress) -> Tensor:

@@ -30,11 +30,10 @@ from sordino.budget import (
     weight_trajectories,
 )
 from sordino.data import FullBatchSampler, PoissonSampler, Sampler, ShuffledSampler, sampler_from_json, sampler_to_json
-from sordino.mechanisms import Stream, Streams, gaussian_noise
-from sordino.runs import Key, Run, RunError, whole_number
+from sordino.mechanisms import Stream, Streams, data_tag, gaussian_noise
+from sordino.runs import Binding, Key, Run, RunError, digest, release_once, whole_number
 from sordino.training.dpsgd import Trainee, check_finite, refuse_mixing
 from sordino.training.fitting import BLOCKS, Progress
-from sordino.training.one_release import OneRelease, release_once
 from sordino.training.optimisers import Weights
 from sordino.training.schedules import Schedule, rate_at, schedule_from_json, schedule_to_json
 
@@ -261,23 +260,23 @@ def fit_weight_distributions(
     if len(trainee.data()[0]) != plan.sampler.n:
         raise RunError(f"the plan is for n={plan.sampler.n} records, the data has {len(trainee.data()[0])}")
     refuse_mixing(trainee, private=not plan.examples_mix)
-    training = OneRelease(
-        ["weight distributions", plan.to_json(), trainee.facts()],
-        trainee.data(),
-        plan.steps,
-        plan.event,
-        plan.claimed,
-        _HIDDEN,
+    binding = Binding(
+        digest(["weight distributions", plan.to_json(), trainee.facts(), what, part]),
+        lambda secret: data_tag(secret, *trainee.data()),
+        seed,
         lambda known: trainee.choose(known, plan.sampler.expected_batch_size),
     )
     weights = release_once(
         run,
-        training,
+        binding,
         lambda key: _train(run, plan, trainee, key, on_progress, on_trained),
         ledger,
+        event=plan.event,
         what=what,
         part=part,
-        seed=seed,
+        steps=plan.steps,
+        claimed=plan.claimed,
+        hidden=_HIDDEN,
     )
     trainee.load(weights)
     return weights
