@@ -61,7 +61,7 @@ bench-convex: .venv-bench-convex/.installed
 
 # The page of all records that `sordino reproduce` has written.
 results: $(INSTALLED)
-	$(BIN)/python -m sordino.papers.page results > docs/results.md
+	$(BIN)/python -m sordino.papers.pages results docs
 
 install: $(INSTALLED)
 

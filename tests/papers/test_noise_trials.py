@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino.papers.reproducing import reproduce
+from sordino.papers.items import reproduce
 from sordino.papers.trials import Experiment, TrialStore
 from sordino.papers.weight_distributions import noise, noise_trials
 from sordino.papers.weight_distributions.noise_trials import SUBJECTS, NoisyWeightsTrial

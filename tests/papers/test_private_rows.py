@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sordino.data.samplers import PoissonSampler
 from sordino.features.word_vectors import WordVectors
-from sordino.papers.reproducing import reproduce
+from sordino.papers.items import reproduce
 from sordino.papers.trials import Experiment, TrialStore
 from sordino.papers.weight_distributions import plan_figures, private, private_rows
 from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN

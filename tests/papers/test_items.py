@@ -1,13 +1,12 @@
-"""Every item runs in its quick form and leaves a whole record; the page says what the records say."""
+"""Every item runs in its quick form and leaves a whole record."""
 
 from pathlib import Path
 
 import pytest
 
 from sordino.data import DataError
-from sordino.papers.page import page
+from sordino.papers.items import PAPERS, reproduce
 from sordino.papers.records import Record, in_words, percent
-from sordino.papers.reproducing import PAPERS, reproduce
 from sordino.papers.trials import Experiment, TrialStore
 
 ROOT = Path(__file__).parents[2]
@@ -39,10 +38,6 @@ def test_the_quick_form_of_every_item(paper: str, item: str, store: TrialStore, 
     if record.series:
         assert drawn.read_bytes().startswith(b"\x89PNG")
     assert in_words(record).startswith(record.title)
-
-
-def test_the_page_is_made_of_the_records() -> None:
-    assert (ROOT / "docs/results.md").read_text(encoding="utf-8") == page(ROOT / "results")
 
 
 def test_records_are_in_full_or_say_what_they_lack() -> None:
