@@ -3,6 +3,7 @@ from .budget import Ledger as Ledger
 from .budget import events as events
 from .data import Schema as Schema
 from .gradients import ClippedGradients as ClippedGradients
+from .gradients import register_rule as register_rule
 from .gradients import repair as repair
 from .runs import Run as Run
 from .training import SGD as SGD

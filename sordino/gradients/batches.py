@@ -1,4 +1,4 @@
-"""Batches of tensors, tuples or dicts: the first dimension of every tensor is the examples'."""
+"""Batches: tensors, or tuples and dicts of them. The first dimension of every tensor is that of the examples."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True)
 class Setup:
-    """What is to be differentiated: examples have `views` rows each."""
+    """What to differentiate: a model, its loss and trainable parameters; each example has `views` rows of input."""
 
     model: nn.Module
     loss: Loss
@@ -24,9 +24,9 @@ class Setup:
 
 
 def plain(batch: Any) -> Any:
-    """The batch with a dict for every mapping (transformers.BatchEncoding is one), in tensors that autograd can keep.
+    """The batch with every mapping (such as transformers.BatchEncoding) as a dict, in tensors that autograd can save.
 
-    A tensor made in inference mode, which autograd cannot, is copied.
+    A tensor made in inference mode, which autograd cannot save, is copied.
     """
 
     def normal(leaf: Any) -> Any:
@@ -42,34 +42,48 @@ def size(batch: Any) -> int:
     """How many examples a batch has."""
     lengths = {len(leaf) if leaf.ndim else -1 for leaf in _tensors(batch)}
     if len(lengths) != 1 or -1 in lengths:
-        raise ValueError("every tensor of a batch must have one and the same first dimension, that of the examples")
+        raise ValueError("all tensors of a batch must have the same first dimension, that of the examples")
     return lengths.pop()
 
 
 def views(batch: Any) -> set[int]:
-    """The lengths of the tensors' second dimensions; 0 for one that has none."""
+    """The sizes of the tensors' second dimensions; 0 for a tensor that has none."""
     return {leaf.shape[1] if leaf.ndim > 1 else 0 for leaf in _tensors(batch)}
 
 
+def map_tensors(function: Callable[[Tensor], Any], batch: Any) -> Any:
+    """The batch with the function applied to each of its tensors; anything else stays as it is."""
+    return pytree.tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, batch)
+
+
 def select(batch: Any, rows: Any) -> Any:
-    """The same batch with these examples only (a slice or a tensor of places)."""
-    return pytree.tree_map(lambda leaf: leaf[rows] if isinstance(leaf, Tensor) else leaf, batch)
+    """The same batch with these rows only (a slice or a tensor of indices)."""
+    return map_tensors(lambda leaf: leaf[rows], batch)
+
+
+def take(x: Any, y: Any, examples: Tensor, views: int) -> tuple[Any, Any]:
+    """The examples at these indices, in this order: x has `views` rows for each, y one."""
+    rows = (examples[:, None] * views + torch.arange(views, device=examples.device)).flatten()
+    return select(x, rows), select(y, examples)
+
+
+def between(x: Any, y: Any, start: int, stop: int, views: int) -> tuple[Any, Any]:
+    """The examples from `start` up to `stop`: x has `views` rows for each, y one."""
+    return select(x, slice(start * views, stop * views)), select(y, slice(start, stop))
 
 
 def flatten_views(batch: Any) -> Any:
     """(examples, views, …) as (examples·views, …)."""
-    return pytree.tree_map(lambda leaf: leaf.flatten(0, 1) if isinstance(leaf, Tensor) else leaf, batch)
+    return map_tensors(lambda leaf: leaf.flatten(0, 1), batch)
 
 
 def repeat(batch: Any, times: int) -> Any:
     """Each example several times in a row."""
-    if times == 1:
-        return batch
-    return pytree.tree_map(lambda leaf: leaf.repeat_interleave(times, 0) if isinstance(leaf, Tensor) else leaf, batch)
+    return batch if times == 1 else map_tensors(lambda leaf: leaf.repeat_interleave(times, 0), batch)
 
 
 def run(model: Callable[..., Any], x: Any) -> Any:
-    """A tuple is a model's arguments, a dict its keyword arguments, anything else its one argument."""
+    """Call the model: a tuple holds its arguments, a dict its keyword arguments, anything else is its one argument."""
     if isinstance(x, Mapping):
         try:
             return model(**x)
@@ -80,7 +94,7 @@ def run(model: Callable[..., Any], x: Any) -> Any:
 
 
 def _check_keywords(model: Callable[..., Any], x: Mapping[str, Any]) -> None:
-    """Refuse inputs whose names are not those of the model's parameters."""
+    """Refuse inputs whose names are not parameters of the model's forward."""
     try:
         inspect.signature(getattr(model, "forward", model)).bind(**x)
     except TypeError as problem:
@@ -88,30 +102,26 @@ def _check_keywords(model: Callable[..., Any], x: Mapping[str, Any]) -> None:
             "a dict of inputs is passed to the model's forward as keyword arguments, which it does not take "
             f"({problem}): name its parameters {', '.join(map(str, x))}, or give the inputs as a tuple"
         ) from None
-    except ValueError:  # no signature is known
+    except ValueError:  # no signature to check against
         return
 
 
 def losses_of(model: nn.Module, loss: Loss, x: Any, y: Any, examples: int, views: int) -> Tensor:
-    """The loss of each example, the mean over its views: x has examples·views rows, y one target an example."""
+    """The loss of each example, averaged over its views: x has examples·views rows, y one target for each example."""
     losses = loss(run(model, x), repeat(y, views))
     if not isinstance(losses, Tensor) or losses.shape != (examples * views,):
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise ValueError(
-            f"the loss must give one number for each of the {examples * views} rows, not {shape}: use "
+            f"the loss must return one number for each of the {examples * views} rows, not {shape}: use "
             "reduction='none' and average over all but the first dimension"
         )
     return losses if views == 1 else losses.view(examples, views).mean(1)
 
 
 def channels_last(batch: Any) -> Any:
-    """Image batches in the layout that convolutions on a processor prefer."""
-
-    def arranged(leaf: Any) -> Any:
-        # `contiguous` would leave images of one channel with strides that convolutions take for the other layout.
-        return leaf.to(memory_format=torch.channels_last) if isinstance(leaf, Tensor) and leaf.ndim == 4 else leaf
-
-    return pytree.tree_map(arranged, batch)
+    """Image batches in the layout that convolutions on a CPU prefer."""
+    # `contiguous` would leave images of one channel with strides that convolutions take for the other layout.
+    return map_tensors(lambda leaf: leaf.to(memory_format=torch.channels_last) if leaf.ndim == 4 else leaf, batch)
 
 
 def _tensors(batch: Any) -> list[Tensor]:

@@ -12,12 +12,13 @@ from torch.utils import _pytree as pytree
 from sordino.gradients import batches, fallback, mixing, tuning
 from sordino.gradients.batches import Loss, Setup
 from sordino.gradients.clipping import Clipping, Flat
-from sordino.gradients.pieces import Measured, Whole
+from sordino.gradients.dry_runs import keep_buffers, without_side_effects
+from sordino.gradients.fallback import WholeGradients
+from sordino.gradients.layer_rules import Strategy
+from sordino.gradients.per_example_gradients import MeasuredGradient, WholeGradient
 from sordino.gradients.precision import unshortened, without_autocast
-from sordino.gradients.specimens import Held, Untouched
-from sordino.gradients.strategies import Formed, Strategy
+from sordino.gradients.tracked_parameters import NoRuleError
 from sordino.gradients.tuning import Choices
-from sordino.gradients.watching import Unruled
 
 _LEAST_FACTOR = 1e-20
 _PROBED = 64
@@ -99,7 +100,7 @@ class ClippedGradients:
             for start in range(0, examples, physical_batch):
                 rows = slice(start, start + physical_batch)
                 part = self._rows(batches.select(x, rows)), batches.select(y, rows)
-                with nullcontext() if self._moving is None else Held(self._model):
+                with nullcontext() if self._moving is None else keep_buffers(self._model):
                     found.append(self._add(strategy, sums, *part, l2_clip))
         if self._moving is not None:
             batches.run(self._model, self._moving)
@@ -119,8 +120,8 @@ class ClippedGradients:
         self._follow()
         rows, setup = self._rows(x), self._setup()
         buffers_move = mixing.refuse_mixing(setup, rows, y)
-        with Untouched(self._model):
-            fallback.refuse_strays(setup.model, setup.loss, setup.parameters, rows, y, setup.views)
+        with without_side_effects(self._model):
+            fallback.refuse_strays(setup, rows, y)
             if self.choices is None:
                 strategy, self.choices = tuning.fastest(setup, rows, y, self._physical_batch)
             else:
@@ -178,7 +179,7 @@ class ClippedGradients:
             lambda leaf: torch.zeros_like(leaf[: self._views]) if isinstance(leaf, Tensor) else leaf, rows
         )
         try:
-            with Untouched(self._model):
+            with without_side_effects(self._model):
                 batches.run(self._model, blank)
         except (RuntimeError, ValueError, IndexError) as reason:
             raise ValueError(
@@ -193,7 +194,7 @@ class ClippedGradients:
         except mixing.ExamplesMixError:
             raise
         except (RuntimeError, ValueError, IndexError):
-            if not isinstance(strategy, Formed):  # which passes one example at a time, so no batch need run
+            if not isinstance(strategy, WholeGradients):  # which passes one example at a time, so no batch need run
                 raise
         self._probed = examples
 
@@ -235,7 +236,7 @@ class ClippedGradients:
         """Add the clipped gradients of a physical batch to the sums; its norms and losses."""
         try:
             losses, parts = strategy(x, y)
-        except (Unruled, RuntimeError):  # something that the first batch did not show
+        except (NoRuleError, RuntimeError):  # something that the first batch did not show
             return self._add_one_by_one(sums, x, y, l2_clip)
         with without_autocast(losses.device.type), unshortened():
             norms = self._norms(parts, losses)
@@ -253,7 +254,7 @@ class ClippedGradients:
         whole = norms[:, 0] if self._groups == 1 else torch.linalg.vector_norm(norms, dim=1)
         return whole.to(self._norm_type()), losses
 
-    def _norms(self, parts: dict[str, Measured], losses: Tensor) -> Tensor:
+    def _norms(self, parts: dict[str, MeasuredGradient], losses: Tensor) -> Tensor:
         """Norms of the examples' gradients, a column for each group of parameters, penalty included."""
         columns: list[list[Tensor]] = [[] for _ in range(self._groups)]
         for name, part in parts.items():
@@ -262,7 +263,7 @@ class ClippedGradients:
         squares = torch.stack([torch.stack(column).sum(0) if column else none for column in columns], 1)
         return (self._penalised(squares, parts) if self._penalty else squares).sqrt()
 
-    def _penalised(self, squares: Tensor, parts: dict[str, Measured]) -> Tensor:
+    def _penalised(self, squares: Tensor, parts: dict[str, MeasuredGradient]) -> Tensor:
         """‖g + λw‖² from ‖g‖²; NaN where the two cancel beyond what single precision leaves of ‖g‖."""
         crossed, added = torch.zeros_like(squares), torch.zeros_like(squares)
         for name, parameter in self._parameters.items():
@@ -286,8 +287,7 @@ class ClippedGradients:
             chosen = places.nonzero().flatten()
             if not len(chosen):
                 continue
-            rows = (chosen[:, None] * self._views + torch.arange(self._views, device=chosen.device)).flatten()
-            part = batches.select(x, rows), batches.select(y, chosen)
+            part = batches.take(x, y, chosen, self._views)
             found = add(strategy, sums, *part, l2_clip) if add else self._add_one_by_one(sums, *part, l2_clip)
             norms = found[0].new_zeros(len(sound)) if norms is None else norms
             losses = found[1].new_zeros(len(sound)) if losses is None else losses
@@ -300,13 +300,12 @@ class ClippedGradients:
         """Each gradient formed alone and measured in double precision; one that is not finite adds nothing."""
         norms, losses = [], []
         for place in range(batches.size(y)):
-            rows = batches.select(x, slice(place * self._views, (place + 1) * self._views))
-            target = batches.select(y, slice(place, place + 1))
-            loss, gradients = fallback.by_loop(self._model, self._loss, self._parameters, rows, target, self._views)
-            parts: dict[str, Measured] = {}
+            example = batches.between(x, y, place, place + 1, self._views)
+            loss, gradients = fallback.by_loop(self._setup(), *example)
+            parts: dict[str, MeasuredGradient] = {}
             for name, value in gradients.items():
                 formed = value.double() + self._penalty * self._parameters[name].detach()
-                parts[name] = Whole(formed).measure("whole")
+                parts[name] = WholeGradient(formed).measure("whole")
             squares = torch.zeros(1, self._groups, dtype=torch.float64, device=loss.device)
             for name, part in parts.items():
                 squares[:, self._group[name]] += part.squares
@@ -328,8 +327,8 @@ def _trained(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def _refused(x: Any, y: Any) -> tuple[Tensor, dict[str, Measured]]:
-    raise Unruled("nothing is known of the model yet")
+def _refused(x: Any, y: Any) -> tuple[Tensor, dict[str, MeasuredGradient]]:
+    raise NoRuleError("nothing is known of the model yet")
 
 
 def _accumulate(sums: dict[str, Tensor], name: str, value: Tensor) -> None:

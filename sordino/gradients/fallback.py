@@ -1,4 +1,4 @@
-"""Per-example gradients, whole: for models that the layer rules do not cover, and as their yardstick."""
+"""Whole per-example gradients, for models that the layer rules do not cover and as the reference to check rules by."""
 
 import warnings
 from collections.abc import Callable
@@ -11,65 +11,69 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from sordino.gradients import batches
-from sordino.gradients.batches import Loss
-from sordino.gradients.specimens import Held
+from sordino.gradients.batches import Setup
+from sordino.gradients.dry_runs import keep_buffers
+from sordino.gradients.per_example_gradients import MeasuredGradient, WholeGradient
 
 PerExample = tuple[Tensor, dict[str, Tensor]]
-"""The losses, and a gradient for each example by parameter name."""
+"""The losses, and for each parameter name a gradient for each example."""
 
 
-def by_vmap(model: nn.Module, loss: Loss, parameters: dict[str, Tensor], x: Any, y: Any, views: int) -> PerExample:
+class WholeGradients:
+    """A strategy: every example's gradient is formed in full, by `by_vmap` or `by_loop`."""
+
+    def __init__(self, method: Callable[[Setup, Any, Any], PerExample], setup: Setup) -> None:
+        self._method, self._setup = method, setup
+
+    def __call__(self, x: Any, y: Any) -> tuple[Tensor, dict[str, MeasuredGradient]]:
+        losses, gradients = self._method(self._setup, x, y)
+        return losses, {name: WholeGradient(value).measure("whole") for name, value in gradients.items()}
+
+
+def by_vmap(setup: Setup, x: Any, y: Any) -> PerExample:
     """One vectorised pass (torch.func); raises where an operation of the model has no vectorised form."""
 
     def mean_loss(trained: dict[str, Tensor], rows: Any, target: Any) -> Tensor:
         def run(*inputs: Any, **named: Any) -> Any:
-            return functional_call(model, trained, inputs, named)
+            return functional_call(setup.model, trained, inputs, named)
 
-        target = pytree.tree_map(lambda leaf: leaf[None] if isinstance(leaf, Tensor) else leaf, target)
-        return batches.losses_of(run, loss, rows, target, 1, views)[0]  # type: ignore[arg-type]
+        target = batches.map_tensors(lambda leaf: leaf[None], target)
+        return batches.losses_of(run, setup.loss, rows, target, 1, setup.views)[0]  # type: ignore[arg-type]
 
-    def by_example(leaf: Any) -> Any:
-        return leaf.unflatten(0, (-1, views)) if isinstance(leaf, Tensor) else leaf
-
-    rows = pytree.tree_map(by_example, x)
-    places = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, (rows, y))
-    trained = {name: value.detach() for name, value in parameters.items()}
-    per_example = vmap(grad_and_value(mean_loss), in_dims=(None, *places), randomness="different")
+    rows = batches.map_tensors(lambda leaf: leaf.unflatten(0, (-1, setup.views)), x)
+    dimensions = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, (rows, y))
+    trained = {name: value.detach() for name, value in setup.parameters.items()}
+    per_example = vmap(grad_and_value(mean_loss), in_dims=(None, *dimensions), randomness="different")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")  # the caller has warned already
         gradients, losses = per_example(trained, rows, y)
     return losses, gradients
 
 
-def by_loop(model: nn.Module, loss: Loss, parameters: dict[str, Tensor], x: Any, y: Any, views: int) -> PerExample:
-    """One example after another by plain autograd: slow, and right for whatever runs on a batch of one."""
+def by_loop(setup: Setup, x: Any, y: Any) -> PerExample:
+    """One example after another by plain autograd: slow, and right for any model that runs on a batch of one."""
     losses, gradients = [], []
-    for place in range(batches.size(y)):
-        rows = batches.select(x, slice(place * views, (place + 1) * views))
-        target = batches.select(y, slice(place, place + 1))
+    for index in range(batches.size(y)):
+        example = batches.between(x, y, index, index + 1, setup.views)
         try:
-            value, found = _one(model, loss, parameters, rows, target, views, _by_grad)
+            value, found = _one(setup, example, _by_grad)
         except RuntimeError as error:  # reentrant checkpoints work with .backward() only
             if "use_reentrant" not in str(error):
                 raise
-            value, found = _one(model, loss, parameters, rows, target, views, _by_backward)
+            value, found = _one(setup, example, _by_backward)
         losses.append(value.detach())
         gradients.append(found)
-    return torch.stack(losses), {name: torch.stack([one[name] for one in gradients]) for name in parameters}
+    return torch.stack(losses), {name: torch.stack([one[name] for one in gradients]) for name in setup.parameters}
 
 
 def _one(
-    model: nn.Module,
-    loss: Loss,
-    parameters: dict[str, Tensor],
-    row: Any,
-    target: Any,
-    views: int,
+    setup: Setup,
+    example: tuple[Any, Any],
     gradients: Callable[[Tensor, dict[str, Tensor]], dict[str, Tensor]],
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    with Held(model), torch.enable_grad(), _SafeGroupNorm():
-        value = batches.losses_of(model, loss, row, target, 1, views)[0]
-        return value, gradients(value, parameters)
+    with keep_buffers(setup.model), torch.enable_grad(), _SafeGroupNorm():
+        value = batches.losses_of(setup.model, setup.loss, *example, 1, setup.views)[0]
+        return value, gradients(value, setup.parameters)
 
 
 def _by_grad(value: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -96,8 +100,11 @@ def _by_backward(value: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tens
 
 
 class _SafeGroupNorm(TorchFunctionMode):
-    """Group norms of positions in one row: on a processor, torch 2.13 crashes on the way back from one whose input has
-    channels last, or could be taken to have, and needs no gradient."""
+    """Group norms with their positions in one row.
+
+    On a CPU, torch 2.13 crashes in the backward pass of one whose input has channels last, or could be taken to, and
+    needs no gradient.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.group_norm, nn.functional.group_norm) and args and args[0].ndim > 3:
@@ -105,14 +112,13 @@ class _SafeGroupNorm(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def refuse_strays(model: nn.Module, loss: Loss, parameters: dict[str, Tensor], x: Any, y: Any, views: int) -> None:
-    """Raise if the loss depends on a trainable tensor that is no parameter of the model: nothing would train it."""
-    row, target = batches.select(x, slice(0, views)), batches.select(y, slice(0, 1))
-    leaves = []
-    for _ in range(2):  # what is in both passes is no value that a pass has made
-        with Held(model), torch.enable_grad():
-            leaves.append(_leaves(batches.losses_of(model, loss, row, target, 1, views)))
-    known = {id(value) for value in parameters.values()}
+def refuse_strays(setup: Setup, x: Any, y: Any) -> None:
+    """Raise if the loss depends on a trainable tensor that is not a parameter of the model: nothing would train it."""
+    example, leaves = batches.between(x, y, 0, 1, setup.views), []
+    for _ in range(2):  # a tensor in both passes was not made by a pass
+        with keep_buffers(setup.model), torch.enable_grad():
+            leaves.append(_leaves(batches.losses_of(setup.model, setup.loss, *example, 1, setup.views)))
+    known = {id(value) for value in setup.parameters.values()}
     for key, leaf in leaves[0].items():
         if key in leaves[1] and key not in known:
             raise ValueError(
@@ -123,7 +129,7 @@ def refuse_strays(model: nn.Module, loss: Loss, parameters: dict[str, Tensor], x
 
 
 def _leaves(value: Tensor) -> dict[int, Tensor]:
-    """The tensors that autograd would put a gradient on."""
+    """The tensors that autograd would accumulate a gradient in."""
     found: dict[int, Tensor] = {}
     waiting, seen = [value.grad_fn], set()
     while waiting:

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from sordino.gradients import batches
 from sordino.gradients.batches import Setup
-from sordino.gradients.specimens import Untouched, seed_all, specimens
+from sordino.gradients.dry_runs import sample_examples, seed_all, without_side_effects
 
 
 class ExamplesMixError(ValueError):
@@ -31,7 +31,7 @@ def refuse_mixing(setup: Setup, x: Any, y: Any) -> bool:
     """Raise if the model mixes a few examples, or keeps statistics of them; whether other buffers of it move."""
     for name, layer in setup.model.named_modules():
         _refuse_layer(name or "model", layer)
-    probe = _Probe(setup, *specimens(x, y, setup.views, _FEW))
+    probe = _Probe(setup, *sample_examples(x, y, setup.views, _FEW))
     if not bool(torch.isfinite(probe.losses).all()):
         raise NothingToldError("the model gives no finite loss on these examples")
     for change in (_opposite, _far, _another, _zero):
@@ -48,7 +48,7 @@ def refuse_mixing_in_bulk(setup: Setup, x: Any, y: Any, examples: int) -> None:
     not.
     """
     for count in [2**power for power in range(2, examples.bit_length()) if 2**power < examples] + [examples]:
-        probe = _Probe(setup, *specimens(x, y, setup.views, count))
+        probe = _Probe(setup, *sample_examples(x, y, setup.views, count))
         for stays in (0, count - 1) if count > 1 else ():  # a crowd of all others; below, of half of them
             places = [place for place in range(count) if place != stays]
             probe.refuse(_another, places, [stays] * len(places))
@@ -114,7 +114,7 @@ class _Probe:
     def _run(self, x: Any, y: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """The examples' losses, and the buffers after the pass; every pass has the same chances."""
         setup = self._setup
-        with Untouched(setup.model):
+        with without_side_effects(setup.model):
             seed_all(0)
             losses = batches.losses_of(setup.model, setup.loss, x, y, self._examples, setup.views)
             return losses, _values(setup.model)

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from sordino.gradients import batches
 from sordino.gradients.batches import Loss
-from sordino.gradients.specimens import Untouched
+from sordino.gradients.dry_runs import without_side_effects
 from sordino.runs import FLOAT32_BACKENDS
 
 _EXACT = ("none", "ieee")
@@ -67,7 +67,7 @@ def narrow_operation(model: nn.Module, loss: Loss, x: Any, y: Any, views: int = 
     Types are seen, values are not. What does not depend on a parameter may be in whatever precision.
     """
     rows, seen = batches.flatten_views(x) if views > 1 else x, _Narrow()
-    with Untouched(model), torch.inference_mode(False), torch.enable_grad(), seen:
+    with without_side_effects(model), torch.inference_mode(False), torch.enable_grad(), seen:
         batches.losses_of(model, loss, rows, y, batches.size(y), views)
     return seen.found
 

@@ -1,8 +1,8 @@
-"""The tape: which layers a batch passes, what reaches them going forward and what comes back.
+"""The tape: which layers a batch passes, and the per-example gradients that come back from them.
 
-Ruled layers run as autograd functions of their own. Their backward passes on the gradient of the data as usual, and
-hands the tape a piece of each parameter's gradient instead of the gradient itself. Norms are taken at once, while
-the layer's tensors are still in the processor's cache; sums wait until every norm is known.
+A layer with a rule runs as an autograd function of its own. Its backward pass returns the gradient of its inputs as
+usual, and hands the tape per-example gradients of each parameter instead of their sum. Norms are taken at once, while
+the layer's tensors are still in the processor's cache; weighted sums wait until every norm is known.
 """
 
 from collections import Counter, defaultdict
@@ -14,30 +14,33 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
 
-from sordino.gradients.buffers import Buffers
-from sordino.gradients.pieces import Measured, OuterSum, Piece, Whole
+from sordino.gradients.per_example_gradients import (
+    Buffers,
+    MeasuredGradient,
+    OuterProducts,
+    PerExampleGradient,
+    WholeGradient,
+)
 from sordino.gradients.precision import without_autocast
-from sordino.gradients.watching import Unruled, Watched
+from sordino.gradients.tracked_parameters import NoRuleError, Tracked
 
-Pieces = Mapping[str, Piece]
+Gradients = Mapping[str, PerExampleGradient]
+"""By the parameter's name in the model."""
 
 
-class Use(Protocol):
-    """One use of a layer: computes its outputs, and later its inputs' gradients and its parameters' pieces."""
+class LayerCall(Protocol):
+    """One call of a layer: computes its outputs, and later the gradients of its inputs and parameters."""
 
     parameters: tuple[str, ...]
-    """Full names of the trainable parameters that get a piece."""
+    """Names, in the model, of the trainable parameters that get a gradient."""
 
     def forward(self, *inputs: Any) -> tuple[Any, tuple[Tensor, ...]]:
-        """Outputs, and the tensors to keep for the backward pass."""
+        """Outputs, and the tensors to save for the backward pass."""
 
-    def backward(self, kept: tuple[Tensor, ...], needed: tuple[bool, ...], *gradients: Any) -> tuple[Any, Pieces]:
-        """Gradients of the inputs (None where not needed), and the pieces."""
-
-
-Rule = Callable[..., Any]
-"""rule(tape, name, layer, *inputs, **options): the layer's forward, with taps."""
+    def backward(self, saved: tuple[Tensor, ...], needed: tuple[bool, ...], *gradients: Any) -> tuple[Any, Gradients]:
+        """Gradients of the inputs (None where not needed), and those of the parameters."""
 
 
 class Tape:
@@ -49,24 +52,47 @@ class Tape:
         self.examples = examples
         self.layouts = layouts
         self.buffers = buffers
-        self.leaves: list[tuple[str, Tensor]] = []
-        """Per-example copies of parameters that the model uses outside any layer."""
-        self.measured: dict[str, Measured] = {}
+        self.measured: dict[str, MeasuredGradient] = {}
+        self._copies: list[tuple[str, Tensor]] = []
         self._routes = routes
         self._expected: Counter[str] = Counter()
         self._sites: Counter[str] = Counter()
-        self._waiting: defaultdict[str, list[Piece]] = defaultdict(list)
+        self._waiting: defaultdict[str, list[PerExampleGradient]] = defaultdict(list)
         self._anchor = torch.zeros((), device=device, requires_grad=True)
 
-    def tap(self, use: Use, *inputs: Any) -> Any:
-        """Run a layer; its parameters' pieces come with the backward pass."""
-        self._expected.update(use.parameters)
-        return _Tap.apply(self, use, self._anchor, *inputs)  # type: ignore[no-untyped-call]
+    def record(self, call: LayerCall, *inputs: Any) -> Any:
+        """Run a layer; its parameters' gradients come with the backward pass."""
+        self._expected.update(call.parameters)
+        return _Recorded.apply(self, call, self._anchor, *inputs)  # type: ignore[no-untyped-call]
 
-    def expect(self, parameter: str, leaf: Tensor) -> None:
-        """A per-example copy of a parameter that autograd itself will differentiate."""
+    def run_layer(
+        self,
+        name: str,
+        layer: nn.Module,
+        *inputs: Tensor,
+        gradients: Callable[[Tensor], Mapping[str, Tensor | PerExampleGradient]] | None = None,
+    ) -> Tensor:
+        """Run the layer's own forward, and take per-example gradients of its parameters from `gradients`.
+
+        Parameters
+        ----------
+        name, layer, inputs
+            What the rule was called with. Examples are in the first dimension of every input and of the output.
+        gradients
+            From the gradient of the loss at the layer's output, to a dict: for each parameter of the layer, by its name
+            there, a tensor (rows of the input, *shape of the parameter), or `OuterProducts`. Without it they come from
+            torch.func, which is slower.
+        """
+        if not all(isinstance(x, Tensor) and x.ndim for x in inputs):
+            raise NoRuleError(f"the arguments of {name} are not plain tensors")
+        if any(self.dimension(f"{name}/{index}", x) for index, x in enumerate(inputs)):
+            raise NoRuleError(f"the examples are not in the first dimension of the inputs of {name}")
+        return self.record(_OwnForward(self, layer, gradients), *inputs)
+
+    def track_copies(self, parameter: str, copies: Tensor) -> None:
+        """A copy of a parameter for each example, which autograd itself differentiates."""
         self._expected[parameter] += 1
-        self.leaves.append((parameter, leaf))
+        self._copies.append((parameter, copies))
 
     def site(self, use: str) -> str:
         """A name for the next use of this kind, the same in every batch."""
@@ -74,76 +100,157 @@ class Tape:
         return f"{use}#{self._sites[use]}"
 
     def dimension(self, layer: str, x: Tensor) -> int:
-        """In which dimension of this layer's input the examples lie."""
-        found = self.place(layer, self.site(layer), x.shape)
+        """The dimension of this layer's input in which the examples lie."""
+        found = self.find_dimension(layer, self.site(layer), x.shape)
         if found is None:
-            raise Unruled(f"the input of {layer} is the same for all examples")
+            raise NoRuleError(f"the input of {layer} is the same for all examples")
         return found
 
-    def place(self, name: str, call: str, shape: torch.Size) -> int | None:
-        """In which dimension of a tensor of this shape the examples lie; None if it is the same for all of them."""
-        return self.layouts.place(name, call, shape, self.examples)
+    def find_dimension(self, name: str, call: str, shape: torch.Size) -> int | None:
+        """The dimension in which the examples lie in a tensor of this shape; None if it is the same for all of them."""
+        return self.layouts.find_dimension(name, call, shape, self.examples)
 
     def backward(self, losses: Tensor) -> None:
-        """All pieces, measured: of the sum of the losses."""
+        """Measure the gradients of the sum of the losses."""
         if not losses.requires_grad:
             return
-        inputs = [self._anchor, *(leaf for _, leaf in self.leaves)]
+        inputs = [self._anchor, *(copies for _, copies in self._copies)]
         found = torch.autograd.grad(losses, inputs, torch.ones_like(losses), allow_unused=True)
-        for (name, _), gradient in zip(self.leaves, found[1:], strict=True):
+        for (name, _), gradient in zip(self._copies, found[1:], strict=True):
             if gradient is not None:
-                self.add(name, Whole(gradient))
-        for name, pieces in self._waiting.items():
-            self.measured[name] = self._measure(name, _joined(pieces))
+                self.add(name, WholeGradient(gradient))
+        for name, gradients in self._waiting.items():
+            self.measured[name] = self._measure(name, _added(gradients))
         self._waiting.clear()
 
-    def add(self, name: str, piece: Piece) -> None:
+    def add(self, name: str, gradient: PerExampleGradient) -> None:
         if self._expected[name] == 1:
-            self.measured[name] = self._measure(name, piece)
-        else:  # a layer called several times, or a shared parameter: its pieces are summed before the norm
-            self._waiting[name].append(piece)
+            self.measured[name] = self._measure(name, gradient)
+        else:  # a layer called several times, or a shared parameter: gradients are added before the norm is taken
+            self._waiting[name].append(gradient)
 
     @staticmethod
     def parameter(value: Tensor | None) -> tuple[str | None, Tensor | None]:
-        """A layer's parameter as the tape knows it: its name if it is to be trained, and its plain value."""
-        if isinstance(value, Watched):
+        """A layer's parameter: its name in the model if it is to be trained, and its plain value."""
+        if isinstance(value, Tracked):
             if value.derived:
-                raise Unruled(f"a layer's weight that is computed from {value.parameter} has no rule")
+                raise NoRuleError(f"a layer's weight that is computed from {value.parameter} has no rule")
             return value.parameter, value.plain
         return None, value
 
-    def _measure(self, name: str, piece: Piece) -> Measured:
+    def _measure(self, name: str, gradient: PerExampleGradient) -> MeasuredGradient:
         with without_autocast(self._anchor.device.type):
-            return self._routes.measure(name, piece)
+            return self._routes.measure(name, gradient)
 
 
-class _Tap(torch.autograd.Function):
+class _Recorded(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tape: Tape, use: Use, anchor: Tensor, *inputs: Any) -> Any:
-        outputs, kept = use.forward(*inputs)
-        ctx.save_for_backward(*kept)
+    def forward(ctx: Any, tape: Tape, call: LayerCall, anchor: Tensor, *inputs: Any) -> Any:
+        outputs, saved = call.forward(*inputs)
+        ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
-        ctx.tape, ctx.use = tape, use
+        ctx.tape, ctx.call = tape, call
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         if all(gradient is None for gradient in gradients):
             return (None,) * len(ctx.needs_input_grad)
-        kept = tuple(tensor.detach() for tensor in ctx.saved_tensors)
-        backwards, pieces = ctx.use.backward(kept, ctx.needs_input_grad[3:], *gradients)
-        for name, piece in pieces.items():
-            ctx.tape.add(name, piece)
+        saved = tuple(tensor.detach() for tensor in ctx.saved_tensors)
+        backwards, own = ctx.call.backward(saved, ctx.needs_input_grad[3:], *gradients)
+        for name, gradient in own.items():
+            ctx.tape.add(name, gradient)
         return None, None, None, *backwards
 
 
-CONSTANT = -1
+class _OwnForward:
+    """A layer that runs its own forward; `gradients` or torch.func give per-example gradients of its parameters."""
+
+    def __init__(
+        self,
+        tape: Tape,
+        layer: nn.Module,
+        gradients: Callable[[Tensor], Mapping[str, Tensor | PerExampleGradient]] | None,
+    ) -> None:
+        known = {name: tape.parameter(value) for name, value in layer.named_parameters()}
+        self._names = {name: full for name, (full, _) in known.items() if full}
+        self._values = {name: value for name, (_, value) in known.items() if value is not None}
+        self.parameters = tuple(self._names.values())
+        self._layer, self._examples, self._gradients = layer, tape.examples, gradients
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y = self._run(self._values, *inputs)
+        if not isinstance(y, Tensor) or any(y is x for x in inputs):
+            raise NoRuleError("a layer whose output is not one new tensor has no rule")
+        return y, inputs
+
+    def backward(self, saved: tuple[Tensor, ...], needed: tuple[bool, ...], gradient: Any) -> tuple[Any, Gradients]:
+        if self._gradients is not None:
+            return self._input_gradients(saved, needed, gradient), self._checked(self._gradients(gradient))
+        trained = {name: self._values[name] for name in self._names}
+        fixed = {name: value for name, value in self._values.items() if name not in self._names}
+
+        def per_example(g: Tensor, *rows: Tensor) -> Any:
+            pull = vjp(lambda values, *x: self._run({**fixed, **values}, *x), trained, *rows)[1]
+            return pull(g)
+
+        split = [value.unflatten(0, (self._examples, -1)) for value in (gradient, *saved)]
+        own, *backward = vmap(per_example)(*split)
+        found: dict[str, PerExampleGradient] = {full: WholeGradient(own[name]) for name, full in self._names.items()}
+        return tuple(dx.flatten(0, 1) if need else None for dx, need in zip(backward, needed, strict=True)), found
+
+    def _input_gradients(self, saved: tuple[Tensor, ...], needed: tuple[bool, ...], gradient: Tensor) -> Any:
+        inputs = [x.requires_grad_(need) for x, need in zip(saved, needed, strict=True)]
+        wanted = [x for x in inputs if x.requires_grad]
+        if not wanted:
+            return (None,) * len(inputs)
+        with torch.enable_grad():
+            y = self._run(self._values, *inputs)
+        found = iter(torch.autograd.grad(y, wanted, gradient, allow_unused=True))
+        return tuple(next(found) if x.requires_grad else None for x in inputs)
+
+    def _checked(self, gradients: Mapping[str, Tensor | PerExampleGradient]) -> Gradients:
+        """Those of trainable parameters, by their names in the model, a gradient for each example."""
+        unknown = [name for name in gradients if name not in self._values]
+        if unknown:
+            raise ValueError(
+                f"the rule of {type(self._layer).__name__} gives a gradient of {unknown[0]!r}, but the layer's "
+                f"parameters are {', '.join(self._values)}"
+            )
+        found: dict[str, PerExampleGradient] = {}
+        for name, value in gradients.items():
+            if name in self._names:
+                found[self._names[name]] = self._by_example(name, value)
+        return found
+
+    def _by_example(self, name: str, value: Tensor | PerExampleGradient) -> PerExampleGradient:
+        if not isinstance(value, Tensor):
+            return value
+        shape = self._values[name].shape
+        if value.shape[1:] != shape or len(value) % self._examples:
+            raise ValueError(
+                f"the rule of {type(self._layer).__name__} gives a gradient of {name!r} of shape "
+                f"{tuple(value.shape)}: expected one of shape {tuple(shape)} for each row of the input"
+            )
+        return WholeGradient(value if len(value) == self._examples else value.unflatten(0, (self._examples, -1)).sum(1))
+
+    def _run(self, values: dict[str, Tensor], *inputs: Tensor) -> Any:
+        """The layer's own forward, and that of the layers in it, not those that rules put in their place."""
+        ruled = [(part, part.__dict__.pop("forward")) for part in self._layer.modules() if "forward" in part.__dict__]
+        try:
+            return functional_call(self._layer, values, inputs)
+        finally:
+            for part, forward in ruled:
+                part.__dict__["forward"] = forward
+
+
+_CONSTANT = -1
 
 
 class Layouts:
     """In which dimension of each layer's input the examples lie: the one that grows with the batch.
 
-    Learnt from two batches of different size, so that a sequence as long as the batch is never taken for it.
+    Learned from two batches of different size, so that a sequence as long as the batch is never mistaken for it.
     """
 
     def __init__(self) -> None:
@@ -151,17 +258,17 @@ class Layouts:
         self._dimensions: dict[str, int] = {}
         self.learning = False
 
-    def place(self, name: str, call: str, shape: torch.Size, examples: int) -> int | None:
-        """The dimension for this name, about which all its calls must agree; None for what does not grow."""
+    def find_dimension(self, name: str, call: str, shape: torch.Size, examples: int) -> int | None:
+        """The dimension for this name, on which all its calls must agree; None for a tensor that does not grow."""
         if self.learning:
             self._learn(name, call, shape, examples)
             sides = [side == examples for side in shape] + [side % examples == 0 for side in shape]
             return sides.index(True) % len(shape) if any(sides) else None
         dimension = self._dimensions.get(name)
-        if dimension == CONSTANT:
+        if dimension == _CONSTANT:
             return None
         if dimension is None or len(shape) <= dimension or shape[dimension] % examples:
-            raise Unruled(f"the input of {name} has no dimension of the examples")
+            raise NoRuleError(f"no dimension of the input of {name} is that of the examples")
         return dimension
 
     def _learn(self, name: str, call: str, shape: torch.Size, examples: int) -> None:
@@ -171,65 +278,68 @@ class Layouts:
         pairs = enumerate(zip(before[1], shape, strict=False))
         growing = [d for d, (old, new) in pairs if old != new and old * examples == new * before[0]]
         if before[1] == shape:
-            growing = [CONSTANT]
+            growing = [_CONSTANT]
         if len(before[1]) != len(shape) or len(growing) != 1 or self._dimensions.get(name, growing[0]) != growing[0]:
-            raise Unruled(f"the input of {name} does not grow with the batch in one dimension")
+            raise NoRuleError(f"the input of {name} does not grow with the batch in one dimension")
         self._dimensions[name] = growing[0]
 
 
 class Routes:
-    """Which way each piece's norm is taken, by parameter and shape; measured while `learning`, fixed afterwards."""
+    """How each parameter's norms are computed, by name and shape: timed while `learning`, fixed afterwards."""
 
-    def __init__(self, known: Mapping[str, str] | None = None) -> None:
-        self.known = dict(known or {})
+    def __init__(self) -> None:
+        self.known: dict[str, str] = {}
         self.learning = False
 
-    def measure(self, name: str, piece: Piece) -> Measured:
-        routes = piece.routes()
+    def measure(self, name: str, gradient: PerExampleGradient) -> MeasuredGradient:
+        routes = gradient.routes()
         if len(routes) == 1:
-            return piece.measure(routes[0])
-        key = f"{name} {piece.signature()}"
+            return gradient.measure(routes[0])
+        key = f"{name} {gradient.signature()}"
         if self.learning and key not in self.known:
-            self.known[key] = min(routes, key=partial(_seconds, piece))
+            self.known[key] = min(routes, key=partial(_seconds, gradient))
         route = self.known.get(key, routes[0])
-        return piece.measure(route if route in routes else routes[0])
+        return gradient.measure(route if route in routes else routes[0])
 
 
-def _seconds(piece: Piece, route: str) -> float:
+def _seconds(gradient: PerExampleGradient, route: str) -> float:
     """Of the norms and the sum by this route, the better of two tries."""
     best = float("inf")
     for _ in range(2):
         start = perf_counter()
-        measured = piece.measure(route)
+        measured = gradient.measure(route)
         measured.weighted_sum(torch.ones_like(measured.squares))
         best = min(best, perf_counter() - start)
     return best
 
 
-def _joined(pieces: list[Piece]) -> Piece:
-    if len(pieces) == 1:
-        return pieces[0]
-    outer = [piece for piece in pieces if isinstance(piece, OuterSum)]
-    if len(outer) == len(pieces):
-        return OuterSum.joined(outer)
-    total = pieces[0].whole().clone()
-    for piece in pieces[1:]:
-        total += piece.whole()
-    return Whole(total)
+def _added(gradients: list[PerExampleGradient]) -> PerExampleGradient:
+    if len(gradients) == 1:
+        return gradients[0]
+    outer = [gradient for gradient in gradients if isinstance(gradient, OuterProducts)]
+    if len(outer) == len(gradients):
+        return OuterProducts.joined(outer)
+    total = gradients[0].whole().clone()
+    for gradient in gradients[1:]:
+        total += gradient.whole()
+    return WholeGradient(total)
 
 
 @contextmanager
 def installed(
-    modules: Mapping[str, nn.Module], rules: Mapping[str, Rule], watched: Mapping[str, Any], tape: Tape
+    modules: Mapping[str, nn.Module],
+    rules: Mapping[str, Callable[..., Any]],
+    tracked: Mapping[str, Tracked],
+    tape: Tape,
 ) -> Iterator[None]:
-    """A model with its ruled layers tapped and its other trainable parameters watched; as it was, afterwards."""
-    places = [(modules[name.rpartition(".")[0]], name.rpartition(".")[2], value) for name, value in watched.items()]
+    """Put rules in place of the layers' forwards and tracked parameters in place of the others; restore on leaving."""
+    places = [(modules[name.rpartition(".")[0]], name.rpartition(".")[2], value) for name, value in tracked.items()]
     before = [(module, name, module._parameters[name]) for module, name, _ in places]
     try:
         for name, rule in rules.items():
             modules[name].__dict__["forward"] = partial(rule, tape, name, modules[name])
         for module, name, value in places:
-            module._parameters[name] = value
+            module._parameters[name] = value  # type: ignore[assignment]
         yield
     finally:
         for name in rules:

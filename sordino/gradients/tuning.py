@@ -1,10 +1,13 @@
 """Choosing what is fastest for a model and a batch: rules or fallback, layout, physical batch, a route for each layer.
 
-Choices are measured once and then fixed: other rules or chunks would round otherwise, and a repeated step must not.
+Choices are timed once and then fixed: other rules or chunks round differently, and a repeated step must not.
 """
 
 import math
+import resource
+import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter
@@ -14,21 +17,23 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from sordino.gradients import batches, fallback, memory
-from sordino.gradients.agreement import agrees, in_double_precision
+from sordino.gradients import batches, fallback
+from sordino.gradients.autograd_check import agrees, in_double_precision
 from sordino.gradients.batches import Setup
-from sordino.gradients.rearranging import InPlace
-from sordino.gradients.specimens import Untouched, in_order, specimens
-from sordino.gradients.strategies import Formed, Ruled, Strategy
-from sordino.gradients.watching import Unruled
+from sordino.gradients.dry_runs import sample_examples, without_side_effects
+from sordino.gradients.fallback import WholeGradients
+from sordino.gradients.layer_rules import LayerRules, Strategy
+from sordino.gradients.rules import any_layer, is_built_in, rules_for
+from sordino.gradients.tracked_parameters import NoRuleError
+from sordino.mechanisms import memory
 
 _MIDDLING, _LARGEST = 64, 8192
 _PATIENCE = 20.0
-"""Seconds that may go by before measuring stops with what has been found."""
+"""Seconds after which timing stops with the best found so far."""
 _SHARE_OF_MEMORY = 0.5
 _MOST_BUFFERS = 2**27
 _SHARE_OF_PLAIN = 2.0
-"""Of what plain training keeps of a whole batch: beyond it, a physical batch is not even tried."""
+"""Times what plain training saves of a whole batch: a physical batch that needs more is not even tried."""
 _FORMED, _WHOLE_BYTES = 64, 2**28
 _PROMISING, _TURNS, _AT_LEAST = 1.5, 2, 64
 _STRICT, _LOOSE = 1e-6, 0.1
@@ -36,7 +41,7 @@ _STRICT, _LOOSE = 1e-6, 0.1
 
 @dataclass(frozen=True)
 class Choices:
-    """Everything that decides how sums are rounded."""
+    """What was timed to be fastest: everything that decides how sums are rounded."""
 
     strategy: str
     physical_batch: int
@@ -54,58 +59,61 @@ class Choices:
 def strategy_for(setup: Setup, x: Any, y: Any, wanted: str = "rules") -> tuple[str, Strategy]:
     """The first of rules, vectorised and one-by-one gradients, from the wanted one on, that agrees with autograd."""
     if wanted == "rules":
-        why = _why_not_ruled(setup, x, y)
+        why = _why_not_rules(setup, x, y)
         if why is None:
-            return "rules", learnt(setup, x, y)
+            return "rules", LayerRules.learned(setup, x, y)
         warnings.warn(f"the model's gradients are formed example by example, which is slow: {why}", stacklevel=5)
     if wanted in ("rules", "vmap"):
-        vectorised = Formed(fallback.by_vmap, setup.model, setup.loss, setup.parameters, setup.views)
+        vectorised = WholeGradients(fallback.by_vmap, setup)
         try:
             if agrees(vectorised, setup, x, y, tolerance=_LOOSE):
                 return "vmap", vectorised
         except (RuntimeError, ValueError, NotImplementedError):  # an operation without a vectorised form
             pass
-    loop = Formed(fallback.by_loop, setup.model, setup.loss, setup.parameters, setup.views)
-    with Untouched(setup.model):
-        loop(*specimens(x, y, setup.views, 1))
+    loop = WholeGradients(fallback.by_loop, setup)
+    with without_side_effects(setup.model):
+        loop(*sample_examples(x, y, setup.views, 1))
     return "loop", loop
 
 
-def learnt(setup: Setup, x: Any, y: Any) -> Ruled:
-    """The layer rules, having seen two batches of different size, and no rows that change places in both."""
-    ruled = Ruled(setup.model, setup.loss, setup.parameters, setup.views)
-    ruled.layouts.learning = True
-    moved: list[set[str]] = []
-    for count in (5, 7):
-        backwards = in_order(*specimens(x, y, setup.views, count), setup.views, list(reversed(range(count))))
-        with Untouched(setup.model), InPlace(count) as watch:
-            ruled(*backwards)
-        moved.append(watch.found)
-    if set.intersection(*moved):
-        raise Unruled(f"the model picks or moves rows of its batch ({', '.join(set.intersection(*moved))})")
-    ruled.layouts.learning = False
-    return ruled
-
-
-def _why_not_ruled(setup: Setup, x: Any, y: Any) -> str | None:
+def _why_not_rules(setup: Setup, x: Any, y: Any) -> str | None:
+    """Why the layer rules do not hold for this model; None if they do. A registered rule that is wrong is refused."""
     try:
-        learnt(setup, x, y)
-        try:
-            # In double precision: in single, rounding alone flips a unit now and then, and with it the gradient.
-            exact, inputs, targets = in_double_precision(setup, x, y)
-            agreed = agrees(learnt(exact, inputs, targets), exact, inputs, targets, tolerance=_STRICT)
-        except (RuntimeError, TypeError, ValueError):
-            # A model that cannot be copied, or that computes in one precision only.
-            agreed = agrees(learnt(setup, x, y), setup, x, y, tolerance=_LOOSE)
-    except (Unruled, RuntimeError) as reason:
+        LayerRules.learned(setup, x, y)
+        if _rules_agree(setup, x, y):
+            return None
+    except (NoRuleError, RuntimeError) as reason:
         return str(reason).partition("\n")[0]
-    return None if agreed else "its layer rules disagree with autograd"
+    rules = rules_for(setup.model)
+    registered = [name for name, rule in rules.items() if not is_built_in(rule)]
+    if registered and _rules_agree(setup, x, y, without=registered):
+        layers = dict(setup.model.named_modules())
+        kinds = sorted({type(layers[name]).__name__ for name in registered})
+        raise ValueError(
+            f"the rule registered for {', '.join(kinds)} does not give the gradients that autograd gives: correct the "
+            "function that register_rule decorates, or remove it; without a rule the layer works too, but slower"
+        )
+    return "its layer rules disagree with autograd"
+
+
+def _rules_agree(setup: Setup, x: Any, y: Any, without: Sequence[str] = ()) -> bool:
+    """Whether the layer rules agree with autograd; layers `without` a rule take the one for any layer."""
+    replaced = dict.fromkeys(without, any_layer)
+    try:
+        # In double precision: in single, rounding alone flips a unit now and then, and with it the gradient.
+        exact, inputs, targets = in_double_precision(setup, x, y)
+        rules = LayerRules.learned(exact, inputs, targets, {**rules_for(exact.model), **replaced})
+        return agrees(rules, exact, inputs, targets, tolerance=_STRICT)
+    except (RuntimeError, TypeError, ValueError):
+        # A model that cannot be copied, or that computes in one precision only.
+        rules = LayerRules.learned(setup, x, y, {**rules_for(setup.model), **replaced})
+        return agrees(rules, setup, x, y, tolerance=_LOOSE)
 
 
 def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[Strategy, Choices]:
     """A strategy that holds for this model, and the choices that are fastest on batches like (x, y)."""
     name, strategy = strategy_for(setup, x, y)
-    if not isinstance(strategy, Ruled):
+    if not isinstance(strategy, LayerRules):
         bytes_each = sum(value.numel() * value.element_size() for value in setup.parameters.values())
         most = physical_batch or max(1, min(_FORMED, _WHOLE_BYTES // max(bytes_each, 1)))
         return strategy, Choices(name, most, False, {})
@@ -116,28 +124,28 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
     candidates = [Choices(name, size, last, {}) for size in sizes for last in layouts]
     device = next(iter(setup.parameters.values())).device
     seconds: dict[int, float] = {}
-    saved, formed = memory.saved_bytes(setup, x, y), 0
+    saved, formed = _saved_bytes(setup, x, y), 0
     began, bytes_an_example, limit = perf_counter(), 0.0, math.inf
     for number, candidate in enumerate(candidates):
         if seconds and perf_counter() - began > _PATIENCE:
             break
         used = min(candidate.physical_batch, batches.size(y))
-        too_much = used * bytes_an_example > _SHARE_OF_MEMORY * memory.available(device)
+        too_much = used * bytes_an_example > _SHARE_OF_MEMORY * _available_bytes(device)
         unlike_plain = seconds and used * (saved + formed) > _SHARE_OF_PLAIN * batches.size(y) * saved
         if physical_batch is None and (too_much or unlike_plain or candidate.physical_batch >= limit):
             continue
-        before = memory.peak(device)
+        before = _peak_bytes(device)
         with suppress(RuntimeError):  # a layout that the model's own code does not take
             candidates[number] = _with_routes(strategy, candidate, setup, x, y)
             seconds[number] = _seconds_an_example(strategy, candidates[number], setup, x, y)
-        bytes_an_example = max(bytes_an_example, (memory.peak(device) - before) / used)
+        bytes_an_example = max(bytes_an_example, (_peak_bytes(device) - before) / used)
         formed = max(formed, _formed_bytes(strategy, setup))
-        if strategy.buffers.bytes > _MOST_BUFFERS:  # whole gradients so large are nowhere near the cache
+        if strategy.buffers.bytes > _MOST_BUFFERS:  # gradients this large are nowhere near the cache
             limit = min(limit, candidate.physical_batch)
         strategy.buffers.clear()
     if not seconds:
         return strategy, Choices(name, 1, False, {})
-    # Other work on the machine disturbs: what looks good is tried again, in turns.
+    # Other work on the machine disturbs the timing: promising candidates are tried again, in turns.
     promising = [number for number in seconds if seconds[number] < _PROMISING * min(seconds.values())]
     for number in promising * _TURNS if len(promising) > 1 else ():
         seconds[number] = min(seconds[number], _seconds_an_example(strategy, candidates[number], setup, x, y))
@@ -148,10 +156,12 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
 
 
 def repeated(setup: Setup, x: Any, y: Any, choices: Choices) -> tuple[Strategy, Choices]:
-    """The strategy that was chosen before; if it no longer holds, other choices, which the caller can tell apart."""
+    """The strategy that was chosen before; if it no longer holds, another with its own choices."""
     name, strategy = strategy_for(setup, x, y, choices.strategy)
     wrong = (
-        isinstance(strategy, Ruled) and choices.channels_last and not _right_with_channels_last(strategy, setup, x, y)
+        isinstance(strategy, LayerRules)
+        and choices.channels_last
+        and not _right_with_channels_last(strategy, setup, x, y)
     )
     if name != choices.strategy or wrong:
         return fastest(setup, x, y, choices.physical_batch)
@@ -160,40 +170,39 @@ def repeated(setup: Setup, x: Any, y: Any, choices: Choices) -> tuple[Strategy, 
 
 
 def apply(strategy: Strategy, choices: Choices) -> None:
-    """Make the strategy do as chosen."""
-    if isinstance(strategy, Ruled):
+    """Configure the strategy as chosen."""
+    if isinstance(strategy, LayerRules):
         strategy.channels_last = choices.channels_last
         strategy.routes.known = dict(choices.routes)
         strategy.routes.learning = False
 
 
-def _with_routes(ruled: Ruled, choices: Choices, setup: Setup, x: Any, y: Any) -> Choices:
+def _with_routes(rules: LayerRules, choices: Choices, setup: Setup, x: Any, y: Any) -> Choices:
     """The choices with the fastest route for each layer."""
-    apply(ruled, choices)
-    ruled.routes.learning = True
-    _run(ruled, *_first(choices, setup, x, y))
-    return replace(choices, routes=dict(ruled.routes.known))
+    apply(rules, choices)
+    rules.routes.learning = True
+    _run(rules, *_first(choices, setup, x, y))
+    return replace(choices, routes=dict(rules.routes.known))
 
 
-def _seconds_an_example(ruled: Ruled, choices: Choices, setup: Setup, x: Any, y: Any) -> float:
-    apply(ruled, choices)
+def _seconds_an_example(rules: LayerRules, choices: Choices, setup: Setup, x: Any, y: Any) -> float:
+    apply(rules, choices)
     x, y = _first(choices, setup, x, y)
     repeats = max(1, min(4, _AT_LEAST // batches.size(y)))
     start = perf_counter()
     for _ in range(repeats):
-        _run(ruled, x, y)
+        _run(rules, x, y)
     return (perf_counter() - start) / repeats / batches.size(y)
 
 
-def _formed_bytes(ruled: Ruled, setup: Setup) -> int:
-    """Of an example's gradient, what was formed whole."""
-    names = ruled.buffers.names & setup.parameters.keys()
+def _formed_bytes(rules: LayerRules, setup: Setup) -> int:
+    """The bytes of an example's gradient that were formed."""
+    names = rules.buffers.names & setup.parameters.keys()
     return sum(setup.parameters[name].nbytes for name in names)
 
 
 def _first(choices: Choices, setup: Setup, x: Any, y: Any) -> tuple[Any, Any]:
-    rows = slice(0, choices.physical_batch * setup.views)
-    return batches.select(x, rows), batches.select(y, slice(0, choices.physical_batch))
+    return batches.between(x, y, 0, choices.physical_batch, setup.views)
 
 
 def _run(strategy: Strategy, x: Any, y: Any) -> None:
@@ -206,7 +215,7 @@ def _run(strategy: Strategy, x: Any, y: Any) -> None:
 
 
 def _candidates(examples: int) -> list[int]:
-    """Powers of two and a third of the batch; the largest takes batches like this one, and somewhat larger, whole.
+    """Powers of two and a third of the batch; the largest takes a batch like this one, or a little larger, at once.
 
     The smallest comes first, to see what memory an example needs, then those that usually win.
     """
@@ -218,17 +227,49 @@ def _candidates(examples: int) -> list[int]:
     return [sizes[0], *sorted(sizes[1:], key=lambda size: abs(math.log2(size / _MIDDLING)))]
 
 
-def _right_with_channels_last(ruled: Ruled, setup: Setup, x: Any, y: Any) -> bool:
-    """Some convolutions of torch 2.13 on a processor are wrong in that layout (one input channel, one column out)."""
-    ruled.channels_last = True
+def _right_with_channels_last(rules: LayerRules, setup: Setup, x: Any, y: Any) -> bool:
+    """Some convolutions of torch 2.13 on a CPU are wrong in that layout (one input channel, one column out)."""
+    rules.channels_last = True
     try:
-        return agrees(ruled, setup, x, y, tolerance=_LOOSE)
-    except (Unruled, RuntimeError):  # a layout that the model's own code does not take
+        return agrees(rules, setup, x, y, tolerance=_LOOSE)
+    except (NoRuleError, RuntimeError):  # a layout that the model's own code does not take
         return False
     finally:
-        ruled.channels_last = False
+        rules.channels_last = False
 
 
 def _has_images(model: nn.Module, x: Any) -> bool:
     images = any(isinstance(leaf, Tensor) and leaf.ndim == 4 for leaf in pytree.tree_leaves(x))
     return images and any(isinstance(layer, nn.Conv2d) for layer in model.modules())
+
+
+def _available_bytes(device: torch.device) -> float:
+    """Bytes that are still free; infinity where that is unknown."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    return memory.available()
+
+
+def _peak_bytes(device: torch.device) -> float:
+    """The most bytes that this process has held so far."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return float(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def _saved_bytes(setup: Setup, x: Any, y: Any) -> float:
+    """What autograd saves of one example between the passes."""
+    count, kept = 5, dict[int, int]()
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    few, targets = sample_examples(x, y, setup.views, count)
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        batches.losses_of(setup.model, setup.loss, few, targets, count, setup.views)
+    for constant in (*setup.model.parameters(), *setup.model.buffers()):
+        kept.pop(constant.untyped_storage().data_ptr(), None)
+    return sum(kept.values()) / count

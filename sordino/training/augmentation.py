@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from sordino.gradients import ExamplesMixError, batches, same_chances
+from sordino.gradients import ExamplesMixError, batches, keep_random_state
 
 _TRIED = 3
 """Examples that are looked at first to see whether their views mix."""
@@ -68,7 +68,7 @@ def _refuse_difference(augment: Augment, views: int, x: Any, rows: Tensor, other
     seen, stay = [], rows == others
     devices = {leaf.device for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)}
     for chosen in (rows, others):
-        with same_chances(devices, 0):
+        with keep_random_state(devices, 0):
             found = views_of(augment, views, batches.select(x, chosen), np.random.default_rng(0))
         by_example = [leaf for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor)]
         seen.append([leaf[stay.to(leaf.device)] for leaf in by_example])

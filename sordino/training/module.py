@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from sordino.gradients import Choices, ClippedGradients, Clipping, Held, Loss, narrow_operation, same_chances
+from sordino.gradients import (
+    Choices,
+    ClippedGradients,
+    Clipping,
+    Loss,
+    keep_buffers,
+    keep_random_state,
+    narrow_operation,
+)
 from sordino.mechanisms import Streams
 from sordino.training import probing
 from sordino.training.augmentation import Augment, check_views, views_of
@@ -131,7 +139,7 @@ class ModuleTrainee:
                 x, y = self._rows(indices[start : start + piece])
                 seen, last = views_of(self._augment, self._views, x, augmentation), start + piece >= len(indices)
                 # Buffers that move, do so once a step: how many pieces a draw has must not show in them.
-                with nullcontext() if last else Held(self.model):
+                with nullcontext() if last else keep_buffers(self.model):
                     found = self._clipped(seen, y, l2_clip=l2_clip)
                 norms.append(found.norms)
                 sums = {name: sums[name] + value if sums else value for name, value in found.sums.items()}
@@ -168,7 +176,7 @@ class ModuleTrainee:
 
         A model that draws from NumPy or Python, too, must draw the same when a step is repeated under its noise.
         """
-        with same_chances({self._device}, seed):
+        with keep_random_state({self._device}, seed):
             yield
 
 

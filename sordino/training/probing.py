@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from sordino.gradients import ClippedGradients, ExamplesMixError, Loss, Untouched, batches
+from sordino.gradients import ClippedGradients, ExamplesMixError, Loss, batches, without_side_effects
 from sordino.training.augmentation import Augment, refuse_mixing_views, views_of
 
 _MOST_ROWS = 4096
@@ -176,7 +176,7 @@ class _Trial:
         device = next(iter(model.parameters())).device
         x, y = pytree.tree_map(lambda leaf: leaf.to(device), self._rows(ranges, _TRIED))
         try:
-            with Untouched(model), torch.no_grad():
+            with without_side_effects(model), torch.no_grad():
                 seen = views_of(self.augment, self.views, x, np.random.default_rng(0))
                 seen = batches.flatten_views(seen) if self.views > 1 else seen
                 losses = batches.losses_of(model, self.loss, seen, y, batches.size(y), self.views)

@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sordino.gradients import ClippedGradients
-from sordino.gradients.buffers import Buffers
-from sordino.gradients.pieces import OuterSum, Whole
+from sordino.gradients.per_example_gradients import OuterProducts, WholeGradient
 from sordino.gradients.precision import unshortened
-from sordino.gradients.rules.convolution import _ConvolvedSum
+from sordino.gradients.rules.convolution import _ConvolvedGradient
 from sordino.mechanisms.streams import Streams
 from sordino.runs import environment
 from sordino.training.dense import DenseTrainee
@@ -116,15 +115,18 @@ def _watched(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[boo
     return seen
 
 
-_OUTER = type(OuterSum(torch.ones(1, 1, 1), torch.ones(1, 1, 1), Buffers(), "w").measure("outer"))
+_OUTER = type(OuterProducts(torch.ones(1, 1, 1), torch.ones(1, 1, 1)).measure("outer"))
 
 
 @pytest.mark.parametrize(
     ("net", "kind"),
     [
         (nn.Sequential(nn.Flatten(), nn.Linear(128, 3)), _OUTER),
-        (nn.Sequential(nn.Conv1d(64, 2, 2), nn.Flatten(), nn.Linear(2, 3)), Whole),
-        (nn.Sequential(nn.Conv1d(64, 64, 1), nn.Flatten(), nn.Linear(128, 3)), _ConvolvedSum),  # by its Gram matrices
+        (nn.Sequential(nn.Conv1d(64, 2, 2), nn.Flatten(), nn.Linear(2, 3)), WholeGradient),
+        (
+            nn.Sequential(nn.Conv1d(64, 64, 1), nn.Flatten(), nn.Linear(128, 3)),
+            _ConvolvedGradient,
+        ),  # by its Gram matrices
     ],
 )
 def test_the_engine_measures_and_sums_in_full(

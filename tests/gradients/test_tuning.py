@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients import ClippedGradients, PerLayer, memory
+from sordino.gradients import ClippedGradients, PerLayer
 from sordino.gradients.batches import Setup
-from sordino.gradients.tuning import Choices
+from sordino.gradients.tuning import Choices, _saved_bytes
 
 from .reference import difference, length, squared_error
 
@@ -136,6 +136,6 @@ def test_no_physical_batch_forms_more_than_plain_training_keeps_of_the_batch() -
     clipped = ClippedGradients(model, squared_error)
     clipped.prepare(x, y)
     assert clipped.choices is not None
-    saved = memory.saved_bytes(Setup(model, squared_error, dict(model.named_parameters()), 1), x, y)
+    saved = _saved_bytes(Setup(model, squared_error, dict(model.named_parameters()), 1), x, y)
     assert 4 * 128 * 16 <= saved <= 8 * 4 * 128 * 16  # tanh's output, at least
     assert clipped.choices.physical_batch * (saved + 4 * 128 * 8 * 9) <= 2 * 128 * saved

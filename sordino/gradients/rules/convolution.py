@@ -13,35 +13,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino.gradients.buffers import Buffers
-from sordino.gradients.pieces import (
-    Measured,
-    Piece,
-    Whole,
+from sordino.gradients.per_example_gradients import (
+    Buffers,
+    MeasuredGradient,
+    PerExampleGradient,
+    WholeGradient,
+    at_least_single,
     block_length,
     block_norms,
     gram_norm,
     likely,
     summed_squares,
 )
-from sordino.gradients.tape import Pieces, Tape
-from sordino.gradients.watching import Unruled
+from sordino.gradients.rules.registry import register_rule
+from sordino.gradients.tape import Gradients, Tape
+from sordino.gradients.tracked_parameters import NoRuleError
 
 _Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _MANY_CHANNELS = 4
 _PATCH_BYTES = 2**22
-"""Patches that are kept at a time: they must stay in the processor's cache."""
+"""Patches that are saved at a time: they must stay in the processor's cache."""
 
 
+@register_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def convolution(tape: Tape, name: str, layer: _Conv, x: Tensor) -> Tensor:
     if tape.dimension(name, x) or x.ndim != layer.weight.ndim:
-        raise Unruled(f"the examples are not first in the input of {name}")
+        raise NoRuleError(f"the examples are not in the first dimension of the input of {name}")
     padding = layer.padding
     if isinstance(padding, str) or layer.padding_mode != "zeros":
-        # Padded beforehand, by autograd: what is unusual need not be fast.
+        # Padded beforehand, by autograd: unusual padding need not be fast.
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         x, padding = F.pad(x, layer._reversed_padding_repeated_twice, mode=mode), (0,) * (x.ndim - 2)
-    return tape.tap(_Convolution(tape, x, layer, tuple(int(side) for side in padding)), x)
+    return tape.record(_Convolution(tape, x, layer, tuple(int(side) for side in padding)), x)
 
 
 class _Convolution:
@@ -56,17 +59,17 @@ class _Convolution:
         assert self._weight is not None
         return self._geometry.convolve(x, self._weight, self._bias), (x,)
 
-    def backward(self, kept: tuple[Tensor, ...], needed: tuple[bool, ...], gradient: Any) -> tuple[Any, Pieces]:
+    def backward(self, saved: tuple[Tensor, ...], needed: tuple[bool, ...], gradient: Any) -> tuple[Any, Gradients]:
         assert self._weight is not None
-        x, pieces = kept[0], dict[str, Piece]()
+        x, found = saved[0], dict[str, PerExampleGradient]()
         weight, inputs = self._weight.to(gradient.dtype), x.to(gradient.dtype)
         backward = self._geometry.backward(gradient, inputs, weight, (needed[0], False))[0]
-        g, a = (value if value.dtype.itemsize >= 4 else value.float() for value in (gradient, inputs))
+        g, a = at_least_single(gradient), at_least_single(inputs)
         if self._weight_name:
-            pieces[self._weight_name] = _Patches(g, a, self._rows, self._geometry, self._buffers, self._weight_name)
+            found[self._weight_name] = _Patches(g, a, self._rows, self._geometry, self._buffers, self._weight_name)
         if self._bias_name:
-            pieces[self._bias_name] = Whole(_by_example(g.sum(tuple(range(2, g.ndim))), self._rows))
-        return (None if backward is None else backward.to(x.dtype),), pieces
+            found[self._bias_name] = WholeGradient(_by_example(g.sum(tuple(range(2, g.ndim))), self._rows))
+        return (None if backward is None else backward.to(x.dtype),), found
 
 
 class Geometry:
@@ -128,15 +131,15 @@ class _Patches:
     def signature(self) -> str:
         return "×".join(str(side) for side in (self._rows, *self._x.shape[1:]))
 
-    def measure(self, route: str) -> Measured:
+    def measure(self, route: str) -> MeasuredGradient:
         if route == "whole":
             return self._formed().measure(route)
-        return _ConvolvedSum(self._g, self._x, self._rows, self._geometry)
+        return _ConvolvedGradient(self._g, self._x, self._rows, self._geometry)
 
     def whole(self) -> Tensor:
         return self._formed().whole()
 
-    def _formed(self) -> Whole:
+    def _formed(self) -> WholeGradient:
         """Patches of all positions times the gradients there: a product an example, a few examples at a time."""
         g, x, geometry, groups = self._g, self._x, self._geometry, self._geometry.groups
         outputs, inputs, *kernel = geometry.weight
@@ -157,7 +160,9 @@ class _Patches:
             block_norms(result.view(len(source), -1), lengths)  # while they are in the cache
         layout = (outputs, *kernel, inputs) if channels_last else geometry.weight
         squares = summed_squares(norms) if self._rows == 1 else None
-        return Whole(_by_example(whole.view(len(x), *layout), self._rows), channels_last=channels_last, squares=squares)
+        return WholeGradient(
+            _by_example(whole.view(len(x), *layout), self._rows), channels_last=channels_last, squares=squares
+        )
 
 
 class _Frame:
@@ -231,8 +236,8 @@ class _Frame:
         return framed.as_strided((len(framed), *self.shape[1:]), (batch, group, *order))
 
 
-class _ConvolvedSum(Measured):
-    """A convolution's part whose norm came from Gram matrices; the sum is the convolution's own weight gradient."""
+class _ConvolvedGradient(MeasuredGradient):
+    """A gradient whose norms come from Gram matrices; the sum is the convolution's own weight gradient."""
 
     def __init__(self, g: Tensor, x: Tensor, rows: int, geometry: Geometry) -> None:
         self._g, self._x, self._rows, self._geometry = g, x, rows, geometry

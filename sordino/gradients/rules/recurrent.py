@@ -1,7 +1,7 @@
 """RNN, LSTM and GRU, unrolled: PyTorch's fused kernels hide the gradients of the gates.
 
 A layer is one product with all inputs, then a loop over time that multiplies with the hidden state only. Going back,
-the gates' gradients of all times are kept, and both weights become affine maps at T positions, as in a linear layer.
+the gates' gradients of all times are saved, and both weights become affine maps at T positions, as in a linear layer.
 """
 
 from collections.abc import Iterator
@@ -11,14 +11,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino.gradients.pieces import OuterSum, Piece, Vectors, Whole
+from sordino.gradients.per_example_gradients import (
+    OuterProducts,
+    PerExampleGradient,
+    Vectors,
+    WholeGradient,
+    at_least_single,
+)
 from sordino.gradients.precision import without_autocast
-from sordino.gradients.tape import Pieces, Tape
-from sordino.gradients.watching import Unruled
+from sordino.gradients.rules.registry import register_rule
+from sordino.gradients.tape import Gradients, Tape
+from sordino.gradients.tracked_parameters import NoRuleError
 
 _Recurrent = nn.RNN | nn.LSTM | nn.GRU
 
 
+@register_rule(nn.RNN, nn.LSTM, nn.GRU)
 def recurrent(tape: Tape, name: str, layer: _Recurrent, x: Tensor, state: Any = None) -> Any:
     weight: Any = layer.weight_ih_l0
     with without_autocast(weight.device.type):
@@ -27,10 +35,10 @@ def recurrent(tape: Tape, name: str, layer: _Recurrent, x: Tensor, state: Any = 
 
 def _unrolled(tape: Tape, name: str, layer: _Recurrent, x: Tensor, state: Any) -> Any:
     if not isinstance(x, Tensor) or x.ndim != 3 or (isinstance(layer, nn.LSTM) and layer.proj_size):
-        raise Unruled("packed or unbatched sequences and projections have no rule")
+        raise NoRuleError("packed or unbatched sequences and projections have no rule")
     examples_first = tape.dimension(name, x) == 0
     if examples_first != layer.batch_first and not tape.layouts.learning:
-        raise Unruled(f"the examples are not where {name} expects them")
+        raise NoRuleError(f"the examples are not where {name} expects them")
     x = x if layer.batch_first else x.transpose(0, 1)
     directions = 2 if layer.bidirectional else 1
     states = _initial_states(layer, x, state, directions)
@@ -40,8 +48,8 @@ def _unrolled(tape: Tape, name: str, layer: _Recurrent, x: Tensor, state: Any) -
         for direction in range(directions):
             suffix = f"l{depth}" + "_reverse" * direction
             start = [value[depth * directions + direction] for value in states]
-            use = _CELLS[type(layer)](tape, layer, suffix, reverse=direction == 1)
-            output, *final = tape.tap(use, x, *start)
+            cell = next(cell for kind, cell in _CELLS.items() if isinstance(layer, kind))
+            output, *final = tape.record(cell(tape, layer, suffix, reverse=direction == 1), x, *start)
             outputs.append(output)
             last.append(final)
         x = outputs[0] if directions == 1 else torch.cat(outputs, 2)
@@ -87,9 +95,9 @@ class _Cell:
         start = start[:, None]
         return torch.cat([states[:, 1:], start] if self._reverse else [start, states[:, :-1]], 1)
 
-    def _pieces(self, from_inputs: Tensor, x: Tensor, from_states: Tensor, before: Tensor) -> Pieces:
+    def _parameter_gradients(self, from_inputs: Tensor, x: Tensor, from_states: Tensor, before: Tensor) -> Gradients:
         """Of all four parameters, from the gates' gradients (N, T, gates·H)."""
-        pieces: dict[str, Piece] = {}
+        found: dict[str, PerExampleGradient] = {}
         g = Vectors(self._by_example(from_inputs))
         for kind, vectors, a in (
             ("ih", g, x),
@@ -97,14 +105,13 @@ class _Cell:
         ):
             weight, bias = self._known[f"weight_{kind}"][0], self._known.get(f"bias_{kind}", (None, None))[0]
             if weight:
-                pieces[weight] = OuterSum(vectors, self._by_example(a), self._buffers, weight)
+                found[weight] = OuterProducts(vectors, self._by_example(a), self._buffers, weight)
             if bias:
-                pieces[bias] = Whole(vectors.values.sum(1))
-        return pieces
+                found[bias] = WholeGradient(vectors.values.sum(1))
+        return found
 
     def _by_example(self, x: Tensor) -> Tensor:
-        x = x.reshape(self._examples, -1, x.shape[2])
-        return x if x.dtype.itemsize >= 4 else x.float()
+        return at_least_single(x.reshape(self._examples, -1, x.shape[2]))
 
 
 class _LstmCell(_Cell):
@@ -125,8 +132,8 @@ class _LstmCell(_Cell):
             h = torch.mul(o, torch.tanh(c), out=output)
         return (outputs, h.clone(), c.clone()), (x, start, start_cell, gates, outputs, cells)
 
-    def backward(self, kept: tuple[Tensor, ...], needed: tuple[bool, ...], *gradients: Any) -> tuple[Any, Pieces]:
-        x, start, start_cell, gates, outputs, cells = kept
+    def backward(self, saved: tuple[Tensor, ...], needed: tuple[bool, ...], *gradients: Any) -> tuple[Any, Gradients]:
+        x, start, start_cell, gates, outputs, cells = saved
         from_outputs = torch.zeros_like(outputs) if gradients[0] is None else gradients[0]
         dh, dc = (torch.zeros_like(start) if value is None else value for value in gradients[1:])
         weight = self._value("weight_hh", x)
@@ -150,9 +157,9 @@ class _LstmCell(_Cell):
             gate[:, 3] *= dh
             dc = dc * forget
             dh = d_gate @ weight
-        pieces = self._pieces(d_gates, x, d_gates, self._before(outputs, start))
+        found = self._parameter_gradients(d_gates, x, d_gates, self._before(outputs, start))
         dx = d_gates @ self._value("weight_ih", x) if needed[0] else None
-        return (dx, dh if needed[1] else None, dc if needed[2] else None), pieces
+        return (dx, dh if needed[1] else None, dc if needed[2] else None), found
 
 
 class _RnnCell(_Cell):
@@ -166,8 +173,8 @@ class _RnnCell(_Cell):
             h = squash(output.addmm_(h, weight))
         return (outputs, h.clone()), (x, start, outputs)
 
-    def backward(self, kept: tuple[Tensor, ...], needed: tuple[bool, ...], *gradients: Any) -> tuple[Any, Pieces]:
-        x, start, outputs = kept
+    def backward(self, saved: tuple[Tensor, ...], needed: tuple[bool, ...], *gradients: Any) -> tuple[Any, Gradients]:
+        x, start, outputs = saved
         from_outputs = torch.zeros_like(outputs) if gradients[0] is None else gradients[0]
         dh = torch.zeros_like(start) if gradients[1] is None else gradients[1]
         weight = self._value("weight_hh", x)
@@ -175,9 +182,9 @@ class _RnnCell(_Cell):
         d_gates = 1 - outputs.square() if tanh else (outputs > 0).to(outputs.dtype)
         for d_gate, d_output in self._in_order(d_gates, from_outputs, back=True):
             dh = d_gate.mul_(dh + d_output) @ weight
-        pieces = self._pieces(d_gates, x, d_gates, self._before(outputs, start))
+        found = self._parameter_gradients(d_gates, x, d_gates, self._before(outputs, start))
         dx = d_gates @ self._value("weight_ih", x) if needed[0] else None
-        return (dx, dh if needed[1] else None), pieces
+        return (dx, dh if needed[1] else None), found
 
 
 class _GruCell(_Cell):
@@ -195,8 +202,8 @@ class _GruCell(_Cell):
             h = torch.lerp(n, h, z, out=output)
         return (outputs, h.clone()), (x, start, gates, hidden, outputs)
 
-    def backward(self, kept: tuple[Tensor, ...], needed: tuple[bool, ...], *gradients: Any) -> tuple[Any, Pieces]:
-        x, start, gates, hidden, outputs = kept
+    def backward(self, saved: tuple[Tensor, ...], needed: tuple[bool, ...], *gradients: Any) -> tuple[Any, Gradients]:
+        x, start, gates, hidden, outputs = saved
         from_outputs = torch.zeros_like(outputs) if gradients[0] is None else gradients[0]
         dh = torch.zeros_like(start) if gradients[1] is None else gradients[1]
         weight, size = self._value("weight_hh", x), self._hidden
@@ -216,9 +223,9 @@ class _GruCell(_Cell):
             d_share.copy_(d_gate)
             d_share[:, 2 * size :] *= reset
             dh = torch.addmm(dh * update, d_share, weight)
-        pieces = self._pieces(d_gates, x, d_hidden, before)
+        found = self._parameter_gradients(d_gates, x, d_hidden, before)
         dx = d_gates @ self._value("weight_ih", x) if needed[0] else None
-        return (dx, dh if needed[1] else None), pieces
+        return (dx, dh if needed[1] else None), found
 
 
 _CELLS: dict[type[nn.Module], type[_LstmCell | _RnnCell | _GruCell]] = {

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
-from sordino.gradients.specimens import same_chances
+from sordino.gradients.dry_runs import keep_random_state
 
 _PLAIN = {kind.forward for kind in (_BatchNorm, nn.SyncBatchNorm)}
 _DIMENSIONS = (4, 3, 2, 5)
@@ -96,10 +96,10 @@ def _is_followed_on(x: torch.Tensor, trial: _BatchNorm) -> bool:
     statistics = (None, None) if trial.training else (trial.running_mean, trial.running_var)
     plain = nn.functional.batch_norm(x, *statistics, trial.weight, trial.bias, trial.training, 0.0, trial.eps)
     after = nn.Sequential(*dict(trial.named_children()).values())
-    with same_chances({x.device}, 0):
+    with keep_random_state({x.device}, 0):
         expected = after(plain)
     try:
-        with same_chances({x.device}, 0):
+        with keep_random_state({x.device}, 0):
             found = trial(x.clone())
     except (RuntimeError, ValueError, AssertionError):  # in this mode only
         return False

@@ -1,8 +1,8 @@
 """Parameters that a model uses outside the layers that have rules.
 
-While a batch passes, every trainable parameter in the model is a `Watched` tensor. Layers with rules take its plain
-value. Any other operation that meets one comes here, so that no use of a parameter can go unseen: it is done on a copy
-for each example, whose gradient autograd finds, or, if no rule covers it, the whole model takes the fallback.
+While a batch passes, every trainable parameter in the model is a `Tracked` tensor. Layers with rules take its plain
+value. Any other operation on one ends up here, so that no use of a parameter goes unnoticed: it is done on a copy for
+each example, whose gradient autograd computes, or, if no rule covers it, the whole model takes the fallback.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from sordino.gradients.tape import Tape
 
 
-class Unruled(Exception):  # noqa: N818
+class NoRuleError(Exception):
     """A use of a parameter that no rule covers: the model's gradients must come from the fallback."""
 
 
-class Watched(Tensor):
+class Tracked(Tensor):
     """A trainable parameter, or something computed from parameters alone."""
 
     parameter: str
@@ -29,7 +29,7 @@ class Watched(Tensor):
     _copies: Tensor | None
 
     @classmethod
-    def of(cls, parameter: str, plain: Tensor, tape: "Tape", copies: Tensor | None = None) -> "Watched":
+    def of(cls, parameter: str, plain: Tensor, tape: "Tape", copies: Tensor | None = None) -> "Tracked":
         plain = plain.detach()
         self = torch.Tensor._make_subclass(cls, plain, True)
         self.parameter, self.plain, self._tape, self._copies = parameter, plain, tape, copies
@@ -40,7 +40,7 @@ class Watched(Tensor):
         """A value for each example, (examples, *shape)."""
         if self._copies is None:
             leaf = self.plain.expand(self._tape.examples, *self.plain.shape).detach().requires_grad_()
-            self._tape.expect(self.parameter, leaf)
+            self._tape.track_copies(self.parameter, leaf)
             self._copies = leaf
         return self._copies
 
@@ -51,7 +51,7 @@ class Watched(Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             if name in ("detach", "detach_") or (name == "__get__" and func == Tensor.data.__get__):  # type: ignore[attr-defined]
                 return args[0].plain
-            if name in _QUESTIONS:
+            if name in _NOT_TENSORS:
                 return func(args[0].plain, *args[1:], **kwargs)
             if name == "__get__":
                 answer = func(*args, **kwargs)
@@ -60,8 +60,8 @@ class Watched(Tensor):
             return _apply(func, name, args, kwargs)
 
 
-# Answers that are no tensors: autograd, too, takes what is computed from them for a constant.
-_QUESTIONS = {
+# Results that are not tensors: autograd, too, treats what is computed from them as constant.
+_NOT_TENSORS = {
     "size",
     "dim",
     "numel",
@@ -72,7 +72,7 @@ _QUESTIONS = {
     "is_contiguous",
     "__len__",
 }
-_QUESTIONS |= {"item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__repr__", "__format__"}
+_NOT_TENSORS |= {"item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__repr__", "__format__"}
 _ELEMENTWISE = {"add", "sub", "mul", "div", "rsub", "truediv", "true_divide", "subtract", "multiply", "divide"}
 _ELEMENTWISE |= {f"__{prefix}{name}__" for name in ("add", "sub", "mul", "truediv") for prefix in ("", "r", "i")}
 _ELEMENTWISE |= {"add_", "sub_", "mul_", "div_"}
@@ -82,83 +82,83 @@ _EXPANSIONS = {"expand", "expand_as", "repeat", "broadcast_to"}
 
 def _apply(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    watched = [leaf for leaf in leaves if isinstance(leaf, Watched)]
-    tape = watched[0]._tape
-    met = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Watched) and leaf.ndim]
-    site = tape.site(f"{watched[0].parameter}.{name}")
-    places = [tape.place(f"{site}/{index}", f"{site}/{index}", leaf.shape) for index, leaf in enumerate(met)]
+    tracked = [leaf for leaf in leaves if isinstance(leaf, Tracked)]
+    tape = tracked[0]._tape
+    data = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Tracked) and leaf.ndim]
+    site = tape.site(f"{tracked[0].parameter}.{name}")
+    places = [tape.find_dimension(f"{site}/{index}", f"{site}/{index}", leaf.shape) for index, leaf in enumerate(data)]
     if any(place is not None for place in places):
-        if name in _ELEMENTWISE and len(watched) == len(met) == 1 and places[0] == 0:
-            copies = _aligned(watched[0].copies(), met[0])
-            args, kwargs = pytree.tree_unflatten([copies if leaf is watched[0] else leaf for leaf in leaves], spec)
+        if name in _ELEMENTWISE and len(tracked) == len(data) == 1 and places[0] == 0:
+            copies = _aligned(tracked[0].copies(), data[0])
+            args, kwargs = pytree.tree_unflatten([copies if leaf is tracked[0] else leaf for leaf in leaves], spec)
             return func(*args, **kwargs)
         rest = [leaf for leaf in leaves[1:] if leaf is not None]
-        if name in _PRODUCTS and leaves[0] is met[0] and all(isinstance(leaf, Watched) for leaf in rest):
-            return _product(met[0].movedim(places[0] or 0, 0), watched, transposed=name == "linear").movedim(
+        if name in _PRODUCTS and leaves[0] is data[0] and all(isinstance(leaf, Tracked) for leaf in rest):
+            return _product(data[0].movedim(places[0] or 0, 0), tracked, transposed=name == "linear").movedim(
                 0, places[0] or 0
             )
         if name != "expand_as":
-            raise Unruled(f"{name} of {watched[0].parameter} with the data has no rule")
+            raise NoRuleError(f"{name} of {tracked[0].parameter} with the data has no rule")
     if name in _EXPANSIONS:
         return _expanded(func, args, kwargs, site)
-    return _of_parameters(func, leaves, spec, watched)
+    return _of_parameters(func, leaves, spec, tracked)
 
 
-def _of_parameters(func: Any, leaves: list[Any], spec: Any, watched: list[Watched]) -> Any:
-    """Something computed from parameters and constants alone: a parameter as any other, with its copies."""
+def _of_parameters(func: Any, leaves: list[Any], spec: Any, tracked: list[Tracked]) -> Any:
+    """A value computed from parameters and constants alone is itself a parameter with copies."""
 
     def on(*values: Tensor) -> Any:
         rest = iter(values)
         args, kwargs = pytree.tree_unflatten(
-            [next(rest) if isinstance(leaf, Watched) else leaf for leaf in leaves], spec
+            [next(rest) if isinstance(leaf, Tracked) else leaf for leaf in leaves], spec
         )
         return func(*args, **kwargs)
 
-    plain = on(*(leaf.plain for leaf in watched))
-    copies = torch.func.vmap(on)(*(leaf.copies() for leaf in watched))
-    first = watched[0]
-    return pytree.tree_map(lambda p, c: Watched.of(first.parameter, p, first._tape, c), plain, copies)
+    plain = on(*(leaf.plain for leaf in tracked))
+    copies = torch.func.vmap(on)(*(leaf.copies() for leaf in tracked))
+    first = tracked[0]
+    return pytree.tree_map(lambda p, c: Tracked.of(first.parameter, p, first._tape, c), plain, copies)
 
 
-def _aligned(copies: Tensor, met: Tensor) -> Tensor:
+def _aligned(copies: Tensor, data: Tensor) -> Tensor:
     """The copies as (rows, …), ready to be broadcast against a tensor whose first dimension is the examples' rows."""
-    if copies.ndim - 1 == met.ndim and copies.shape[1] == 1:
+    if copies.ndim - 1 == data.ndim and copies.shape[1] == 1:
         copies = copies[:, 0]
-    if copies.ndim > met.ndim:
-        raise Unruled("a parameter has more dimensions than the data it meets")
-    rows = met.shape[0] // copies.shape[0]
+    if copies.ndim > data.ndim:
+        raise NoRuleError("a parameter has more dimensions than the data it is combined with")
+    rows = data.shape[0] // copies.shape[0]
     copies = copies.repeat_interleave(rows, 0) if rows > 1 else copies
-    return copies.view(copies.shape[0], *[1] * (met.ndim - copies.ndim), *copies.shape[1:])
+    return copies.view(copies.shape[0], *[1] * (data.ndim - copies.ndim), *copies.shape[1:])
 
 
-def _product(x: Tensor, watched: list[Watched], *, transposed: bool) -> Tensor:
-    matrices = watched[0].copies()
+def _product(x: Tensor, tracked: list[Tracked], *, transposed: bool) -> Tensor:
+    matrices = tracked[0].copies()
     if matrices.ndim != 3 or x.ndim < 2:
-        raise Unruled(f"a product with {watched[0].parameter} has no rule")
+        raise NoRuleError(f"a product with {tracked[0].parameter} has no rule")
     matrices = matrices.transpose(1, 2) if transposed else matrices
     y = x.reshape(matrices.shape[0], -1, x.shape[-1]) @ matrices
-    if len(watched) == 2:
-        y = y + watched[1].copies()[:, None]
+    if len(tracked) == 2:
+        y = y + tracked[1].copies()[:, None]
     return y.reshape(*x.shape[:-1], matrices.shape[-1])
 
 
 def _expanded(func: Any, args: Any, kwargs: Any, site: str) -> Any:
     """A parameter given a dimension of examples: `token.expand(len(x), -1, -1)`, `token.repeat(len(x), 1, 1)`."""
-    watched = args[0]
-    tape, shape = watched._tape, func(watched.plain, *args[1:], **kwargs).shape
-    place = tape.place(f"{site}/result", f"{site}/result", shape)
+    tracked = args[0]
+    tape, shape = tracked._tape, func(tracked.plain, *args[1:], **kwargs).shape
+    place = tape.find_dimension(f"{site}/result", f"{site}/result", shape)
     if place is None:
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        return _of_parameters(func, leaves, spec, [leaf for leaf in leaves if isinstance(leaf, Watched)])
+        return _of_parameters(func, leaves, spec, [leaf for leaf in leaves if isinstance(leaf, Tracked)])
     if place:
-        raise Unruled(f"the expansion of {watched.parameter} in dimension {place} has no rule")
-    copies = watched.copies()
-    if len(shape) == watched.plain.ndim and watched.plain.shape[0] == 1:
+        raise NoRuleError(f"the expansion of {tracked.parameter} in dimension {place} has no rule")
+    copies = tracked.copies()
+    if len(shape) == tracked.plain.ndim and tracked.plain.shape[0] == 1:
         copies = copies[:, 0]
-    elif len(shape) != watched.plain.ndim + 1:
-        raise Unruled(f"the expansion of {watched.parameter} has no rule")
+    elif len(shape) != tracked.plain.ndim + 1:
+        raise NoRuleError(f"the expansion of {tracked.parameter} has no rule")
     rows = shape[0] // tape.examples
     copies = copies.repeat_interleave(rows, 0) if rows > 1 else copies
     if copies.shape[1:] != shape[1:]:
-        raise Unruled(f"the expansion of {watched.parameter} in several dimensions has no rule")
+        raise NoRuleError(f"the expansion of {tracked.parameter} in several dimensions has no rule")
     return copies

@@ -1,5 +1,7 @@
 """A norm is never under-estimated: not by positions that cancel, not by long rows, not by large or small numbers."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,8 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sordino.gradients import ClippedGradients
-from sordino.gradients.buffers import Buffers
-from sordino.gradients.pieces import OuterSum, block_length, gram_norm, squared_norms
+from sordino.gradients.per_example_gradients import OuterProducts, block_length, gram_norm, squared_norms
 
 from .reference import Applied, forced
 
@@ -56,14 +57,12 @@ def test_outer_products_of_small_and_large_are_measured_at_once(small: float, la
     g[1], a[2] = 0.0, 0.0
     for left, right in ((g, a), (a, g)):
         exact = (left.double().square().sum((1, 2)) * right.double().square().sum((1, 2))).sqrt()
-        found = OuterSum(left, right, Buffers(), "w").measure("outer").squares.sqrt()
+        found = OuterProducts(left, right).measure("outer").squares.sqrt()
         assert torch.all((found - exact).abs() <= 1e-6 * exact)
 
 
 def test_what_is_next_to_nothing_beside_something_huge_is_done_over() -> None:
-    squares = (
-        OuterSum(torch.full((2, 1, 3), 1e-40), torch.full((2, 1, 3), 1e30), Buffers(), "w").measure("outer").squares
-    )
+    squares = OuterProducts(torch.full((2, 1, 3), 1e-40), torch.full((2, 1, 3), 1e30)).measure("outer").squares
     assert bool(squares.isnan().all())
 
 
@@ -141,3 +140,11 @@ def test_layers_whose_positions_cancel(
 def test_blocks_divide_a_row_and_are_short_enough_for_single_precision(size: int) -> None:
     assert size % block_length(size) == 0
     assert block_length(size) <= 1024
+
+
+def test_an_infinite_input_under_a_gradient_of_zero_is_not_taken_for_nothing() -> None:
+    """Its product is no number, and would be so in the sum over the whole batch."""
+    zero = torch.zeros(1, 2, 1)
+    assert math.isnan(gram(zero, torch.tensor([[[math.inf], [1.0]]])).item())
+    assert gram(zero, torch.tensor([[[3.0], [1.0]]])).item() == 0
+    assert gram(torch.tensor([[[2.0], [0.0]]]), torch.tensor([[[3.0], [1.0]]])).item() == 36
