@@ -14,8 +14,10 @@ from sordino.budget import Event, Gaussian, Ledger, RepeatAndSelect, calibration
 from sordino.data import Column, Schema, Split, set_aside
 from sordino.features import CentredOneHot, OneHot, neutral_cuts
 from sordino.mechanisms import bound_streams, secret_from_seed
-from sordino.papers.privacy_aware.comparing import PAPER, Interval, some
-from sordino.papers.privacy_aware.inputs import loaded
+from sordino.papers.privacy_aware.intervals import Interval
+from sordino.papers.privacy_aware.network_rows import PAPER
+from sordino.papers.privacy_aware.network_trials import some
+from sordino.papers.privacy_aware.networks import loaded
 from sordino.papers.privacy_aware.subsets import (
     DELTA,
     RIDGE_WORDS,

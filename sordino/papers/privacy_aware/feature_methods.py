@@ -12,7 +12,9 @@ from sordino.budget import Event, Ledger, Repeated
 from sordino.data import set_aside
 from sordino.features import OneHot
 from sordino.mechanisms import Streams, bound_streams, secret_from_seed
-from sordino.papers.privacy_aware.comparing import PAPER, Interval, some
+from sordino.papers.privacy_aware.intervals import Interval
+from sordino.papers.privacy_aware.network_rows import PAPER
+from sordino.papers.privacy_aware.network_trials import some
 from sordino.papers.privacy_aware.subsets import (
     DELTA,
     PURE,

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from sordino.papers.privacy_aware.comparing import PAPER, Interval, line, some
+from sordino.papers.privacy_aware.intervals import Interval, line
+from sordino.papers.privacy_aware.network_rows import PAPER
+from sordino.papers.privacy_aware.network_trials import some
 from sordino.papers.privacy_aware.subsets import (
     PURE,
     REGIMES,

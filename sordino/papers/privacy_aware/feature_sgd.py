@@ -14,8 +14,10 @@ from sordino.budget import Event
 from sordino.data import PoissonSampler, Schema
 from sordino.features import OneHot
 from sordino.mechanisms import Streams, bound_streams, secret_from_seed
-from sordino.papers.privacy_aware.comparing import GRID_GOES_ON, PAPER, Interval, best_rate, some
-from sordino.papers.privacy_aware.inputs import loaded
+from sordino.papers.privacy_aware.intervals import Interval
+from sordino.papers.privacy_aware.network_rows import PAPER
+from sordino.papers.privacy_aware.network_trials import GRID_EXTENDS, UNCLIPPED, best_rate, some
+from sordino.papers.privacy_aware.networks import loaded
 from sordino.papers.privacy_aware.subsets import (
     DELTA,
     SELECTION_TUNED,
@@ -33,7 +35,6 @@ from sordino.papers.privacy_aware.subsets import (
     selection_event,
     sign,
 )
-from sordino.papers.privacy_aware.trials import UNCLIPPED
 from sordino.papers.records import Cell, Record
 from sordino.papers.trials import Experiment
 from sordino.selection import PlantedRows, random_subset
@@ -150,7 +151,7 @@ def _record(experiment: Experiment, printed: Printed) -> Record:
         ],
         None,
         f"The rate of DP-SGD is the best of {', '.join(f'{rate:g}' for rate in printed.rates)} by the mean of "
-        f"trainings with {printed.sizes[2]} features, {GRID_GOES_ON}: in the whole workflow {_REHEARSALS} on rows made "
+        f"trainings with {printed.sizes[2]} features, {GRID_EXTENDS}: in the whole workflow {_REHEARSALS} on rows made "
         f"up from the documented columns, which costs nothing, otherwise {_TUNED_BY} on a fifth of the training "
         "records of the first split, held out and uncounted (some of them are test records of other splits). Without "
         f"noise it is Adam at {_PLAIN_RATE:g}. In the whole workflow {SELECTION_TUNED}",

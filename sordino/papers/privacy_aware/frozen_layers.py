@@ -1,32 +1,24 @@
 """Tables VI and VII and Figure 10 of PAW: random weights training (RWT), in which the first layers are frozen."""
 
 from dataclasses import replace
-from typing import Any
 
-from sordino.papers.privacy_aware.comparing import (
+from sordino.papers.privacy_aware.intervals import Interval, crossing
+from sordino.papers.privacy_aware.network_figures import CROSSOVER_SEEDS, crossover_record, line_of
+from sordino.papers.privacy_aware.network_rows import (
     ACCOUNTANT,
-    CROSSOVER_SEEDS,
-    DEFINITION_2,
     DROPOUT,
+    HALF,
+    HASHED,
     PAPER,
     PRICE,
-    TUNING,
-    Interval,
-    Scored,
+    Row,
     Setting,
-    constant,
-    crossing,
-    line,
-    points_of,
-    price_columns,
-    scores,
-    some,
-    tuned,
+    Trained,
+    scores_by_epsilon,
 )
-from sordino.papers.privacy_aware.inputs import LENGTH
-from sordino.papers.privacy_aware.networks import NETWORKS, RWT
-from sordino.papers.privacy_aware.trials import NetworkTrial, repeated
-from sordino.papers.records import Cell, Record
+from sordino.papers.privacy_aware.network_trials import TUNING, some
+from sordino.papers.privacy_aware.networks import LENGTH, NETWORKS, RWT
+from sordino.papers.records import Record
 from sordino.papers.trials import Experiment
 
 _FCN, _CNN, _RNN = "MNIST FCN complex", "MNIST CNN of RWT", "SMS RNN STW"
@@ -40,141 +32,119 @@ _FULL = {
     _CNN: Setting(250, 200, (0.05, 0.1, 0.25), 20),
     _RNN: Setting(100, 50, (0.1, 0.2, 0.5), 20),
 }
-_TABLE_6 = {
-    _FCN: {2.11: (90.06, 84.32), 0.341: (51.34, 73.06)},
-    _CNN: {5.92: (97.34, 96.33), 0.341: (91.20, 95.20)},
-    _RNN: {1.47e11: (88.64, 87.84), 0.391: (79.80, 87.00)},
-}
-"""Accuracies of training in full and of RWT at each ε."""
-_HUGE = 1e-4
-"""PAW's σ behind its ε of 1.47e11."""
-_SHORTER = (
-    "FCNs for 3 epochs of batches of 250 in place of 500 of 100, CNNs for 1 of 500 in place of 200 of 250, LSTMs for "
-    f"10 in place of 50 and on {LENGTH} words in place of 150, with as much less noise as the same ε needs"
+_HUGE, _THEIR_SIGMA = 1.47e11, 1e-4
+"""PAW's largest ε, and the σ behind it."""
+_TABLE_6 = (
+    (_FCN, 2.11, 90.06, 84.32),
+    (_FCN, 0.341, 51.34, 73.06),
+    (_CNN, 5.92, 97.34, 96.33),
+    (_CNN, 0.341, 91.20, 95.20),
+    (_RNN, _HUGE, 88.64, 87.84),
+    (_RNN, 0.391, 79.80, 87.00),
 )
-_HASHED = "Words are hashed to 1,000 ids: PAW's vocabulary is read off the messages, which would have to be paid for"
-_TRAINED = "Of the CNN, Table VI calls the 19,328 frozen parameters trainable; trained are 103,114"
-
-
-def _trained(
-    experiment: Experiment, network: str, epsilon: float, kind: str, settings: dict[str, Setting] | None = None
-) -> list[dict[str, Any]]:
-    setting = (settings or experiment.pick(_SHORT, _FULL))[kind]
-    trial = setting.private(network, epsilon)
-    if epsilon > 1e6:
-        trial = NetworkTrial(network, None, trial.learning_rate, trial.batch, trial.epochs, noise_multiplier=_HUGE)
-    return repeated(experiment, tuned(experiment, trial, setting.rates), setting.seeds)
+"""Network, ε, accuracies of training in full and of RWT."""
 
 
 def table_6(experiment: Experiment) -> Record:
     """RWT against training in full."""
-    rows: list[list[Cell]] = []
     said: list[str] = []
-    for kind, budgets in some(experiment, list(_TABLE_6.items())):
-        for epsilon, theirs in budgets.items():
-            found: list[Interval] = []
-            for place, network in enumerate((kind, f"{kind}{RWT}")):
-                results = _trained(experiment, network, epsilon, kind)
-                found.append(scores(results))
-                whole, trained = NETWORKS[network].counts
-                row: list[Cell] = [network, f"{whole:,} ({trained:,})", epsilon, theirs[place], found[-1].percent()]
-                rows.append([*row, *price_columns(results)])
-            said.append(f"{kind} at ε={epsilon:.3g}: {_better(found[0], found[1])}{_learned(kind, found)}")
+    trained: list[Trained] = []
+    for network, epsilon, *theirs in some(experiment, _TABLE_6, 2):
+        setting = experiment.pick(_SHORT, _FULL)[network]
+        budget, sigma = (None, _THEIR_SIGMA) if epsilon == _HUGE else (epsilon, None)
+        for name, paper in zip((network, f"{network}{RWT}"), theirs, strict=True):
+            row = Row(name, budget, setting, paper, noise_multiplier=sigma, more={"paper's ε": epsilon})
+            trained.append(row.train(experiment))
+        whole, frozen = (each.private for each in trained[-2:])
+        said.append(
+            f"{network} at ε={epsilon:.3g}: RWT is ahead by {frozen.ahead_of(whole)}{_idle(network, whole, frozen)}"
+        )
+    columns = ["network", "parameters (trained)", "paper's ε", "paper", "ours", *PRICE]
+    words = f"on {LENGTH} words in place of 150"
     return Record(
         PAPER,
         "table-6",
         "Random weights training (RWT) of the last two layers against training all of them",
-        ["network", "parameters (trained)", "paper's ε", "paper", "ours", *PRICE],
-        rows,
+        columns,
+        [each.cells(columns) for each in trained],
         [
             *said,
-            "δ=1e-5; mean ± half of the 95 % interval over seeds",
-            f"{ACCOUNTANT}. The LSTM's huge ε is not calibrated: it has PAW's σ of {_HUGE:g}",
-            *(DROPOUT, _TRAINED, _HASHED),
+            f"δ=1e-5; {HALF}",
+            f"{ACCOUNTANT}. The LSTM's huge ε is not calibrated: it has PAW's σ of {_THEIR_SIGMA:g}",
+            DROPOUT,
+            "Of the CNN, Table VI calls the 19,328 frozen parameters trainable; trained are 103,114",
+            HASHED,
         ],
-        experiment.pick(_SHORTER, f"LSTMs on {LENGTH} words in place of 150"),
+        experiment.pick(
+            "FCNs for 3 epochs of batches of 250 in place of 500 of 100, CNNs for 1 of 500 in place of 200 of 250, "
+            f"LSTMs for 10 in place of 50 and {words}, with the noise that the same ε then needs",
+            f"LSTMs {words}",
+        ),
         TUNING,
     )
 
 
-def _learned(network: str, found: list[Interval]) -> str:
-    """Says so where a network learned no more than which answer is the most frequent."""
-    least = constant(network)
-    which = [way for way, each in zip(("trained in full", "with RWT"), found, strict=True) if not each.exceeds(least)]
+def _idle(network: str, whole: Interval, frozen: Interval) -> str:
+    """Names what learned no more than the most frequent answer."""
+    least = NETWORKS[network].constant()
+    which = [way for way, each in (("trained in full", whole), ("with RWT", frozen)) if not each.exceeds(least)]
     return f"; {' and '.join(which)} it is not above a constant answer ({100 * least:.2f} %)" if which else ""
-
-
-def _better(normal: Interval, rwt: Interval) -> str:
-    gap = 100 * (rwt.mean - normal.mean)
-    return f"RWT is {abs(gap):.2f} points {'better' if gap > 0 else 'worse'} ({rwt.beside(normal)})"
 
 
 def table_7(experiment: Experiment) -> Record:
     """A complex network with RWT against a simple one."""
-    theirs = {_FCN: 49.90, f"{_FCN}{RWT}": 75.18, "MNIST FCN simple": 73.04}
-    rows: list[list[Cell]] = []
-    found = {}
-    for network, paper in theirs.items():
-        results = _trained(experiment, network, 0.341, _FCN)
-        found[network] = scores(results)
-        whole, trained = NETWORKS[network].counts
-        rows.append([network, whole, trained, paper, found[network].percent(), *price_columns(results)])
+    setting = experiment.pick(_SHORT, _FULL)[_FCN]
+    rows = [
+        Row(_FCN, 0.341, setting, 49.90),
+        Row(f"{_FCN}{RWT}", 0.341, setting, 75.18),
+        Row("MNIST FCN simple", 0.341, setting, 73.04),
+    ]
+    trained = [row.train(experiment) for row in rows]
+    whole, frozen, simple = (each.private for each in trained)
+    columns = ["network", "parameters", "trained", "paper", "ours", *PRICE]
     return Record(
         PAPER,
         "table-7",
         "A complex network with and without RWT, and a simple one, at ε=0.34",
-        ["network", "parameters", "trained", "paper", "ours", *PRICE],
-        rows,
+        columns,
+        [each.cells(columns) for each in trained],
         [
-            f"Against training all of it: {_better(found[_FCN], found[f'{_FCN}{RWT}'])}",
-            f"Against the simple network: {_better(found['MNIST FCN simple'], found[f'{_FCN}{RWT}'])}",
-            "ε=0.341 (PAW rounds it to 0.34), δ=1e-5; mean ± half of the 95 % interval over seeds",
-            *(ACCOUNTANT, DROPOUT),
+            f"RWT is ahead of training all of it by {frozen.ahead_of(whole)}",
+            f"RWT is ahead of the simple network by {frozen.ahead_of(simple)}",
+            f"ε=0.341 (PAW rounds it to 0.34), δ=1e-5; {HALF}",
+            ACCOUNTANT,
+            DROPOUT,
         ],
-        experiment.pick("3 epochs of batches of 250 in place of 500 of 100", None),
+        experiment.pick(setting.in_place_of("500 of 100"), None),
         TUNING,
     )
 
 
 def figure_10(experiment: Experiment) -> Record:
     """RWT against training in full as the budget grows."""
-    budgets = some(experiment, experiment.pick((0.3, 1.0, 3.0), (0.1, 0.2, 0.34, 0.6, 1.0, 1.4, 2.1, 4.0, 6.0)))
+    budgets = experiment.pick((0.3, 1.0, 3.0), (0.1, 0.2, 0.34, 0.6, 1.0, 1.4, 2.1, 4.0, 6.0))
     # Half as long, and so as dear with more seeds as Table VI is with three.
-    short = {_FCN: replace(_SHORT[_FCN], epochs=1.5), _CNN: _SHORT[_CNN]}
-    settings = {
-        kind: replace(setting, seeds=CROSSOVER_SEEDS) for kind, setting in experiment.pick(short, _FULL).items()
-    }
-    rows: list[list[Cell]] = []
-    series = []
+    settings = experiment.pick(_SHORT | {_FCN: replace(_SHORT[_FCN], epochs=1.5)}, _FULL)
+    fcn, cnn = settings[_FCN], settings[_CNN]
+    networks = some(experiment, ((_FCN, 1.4), (_CNN, 0.6)))
+    trained = [
+        Row(name, epsilon, replace(settings[network], seeds=CROSSOVER_SEEDS)).train(experiment)
+        for network, _ in networks
+        for epsilon in some(experiment, budgets)
+        for name in (network, f"{network}{RWT}")
+    ]
     said = []
-    for kind, theirs in some(experiment, [(_FCN, 1.4), (_CNN, 0.6)]):
-        lines: dict[str, Scored] = {kind: {}, f"{kind}{RWT}": {}}
-        for epsilon in budgets:
-            for network, scored in lines.items():
-                results = _trained(experiment, network, epsilon, kind, settings)
-                scored[epsilon] = [result["score"] for result in results]
-                rows.append([network, epsilon, scores(results).percent(), *price_columns(results)])
-        series += [line(network, points_of(scored)) for network, scored in lines.items()]
-        said.append(
-            f"{kind}: {crossing(lines[f'{kind}{RWT}'], lines[kind], ('RWT', 'training all of it'))}; PAW's lines cross "
-            f"at about {theirs:g}"
-        )
-    return Record(
-        PAPER,
+    for network, theirs in networks:
+        frozen, whole = (scores_by_epsilon(trained, name) for name in (f"{network}{RWT}", network))
+        found = crossing(frozen, whole, ("RWT", "training all of it"))
+        said.append(f"{network}: {found}; PAW's lines cross at about {theirs:g}")
+    return crossover_record(
         "figure-10",
         "Random weights training against training all layers on MNIST, along ε",
-        ["network", "ε", "ours", *PRICE],
-        rows,
-        [
-            *(*said, DEFINITION_2, "δ=1e-5; ± and bars are half of the 95 % interval over seeds (PAW: 99.9 %)"),
-            *(ACCOUNTANT, DROPOUT),
-        ],
+        trained,
+        [line_of(trained, name) for network, _ in networks for name in (network, f"{network}{RWT}")],
+        said,
         experiment.pick(
-            f"three budgets, {short[_FCN].epochs:g} epochs of batches of {short[_FCN].batch} (FCN) and "
-            f"{short[_CNN].epochs:g} of {short[_CNN].batch} (CNN) in place of 500 of 100 and 200 of 250",
-            None,
+            f"three budgets, {fcn.in_place_of('500 of 100')} (FCN), {cnn.in_place_of('200 of 250')} (CNN)", None
         ),
-        TUNING,
-        *("ε", "test accuracy, %", "x"),
-        series,
     )

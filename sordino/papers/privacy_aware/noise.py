@@ -16,8 +16,9 @@ from torch import Tensor
 from sordino import models
 from sordino.budget import Ledger
 from sordino.data import PoissonSampler
-from sordino.papers.privacy_aware.comparing import PAPER, Interval, line
-from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
+from sordino.papers.privacy_aware.intervals import Interval, line
+from sordino.papers.privacy_aware.network_rows import PAPER
+from sordino.papers.privacy_aware.network_trials import UNCLIPPED, calibrated
 from sordino.papers.records import Cell, Record, Series
 from sordino.papers.trials import Experiment, Say, TrialStore, resumed_or_restarted
 from sordino.runs import Run

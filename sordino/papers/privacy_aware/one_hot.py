@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from sordino.papers.privacy_aware.comparing import PAPER, Interval, some
+from sordino.papers.privacy_aware.intervals import Interval
+from sordino.papers.privacy_aware.network_rows import PAPER
+from sordino.papers.privacy_aware.network_trials import some
 from sordino.papers.privacy_aware.subsets import (
     PLAIN_RIDGE,
     PURE,

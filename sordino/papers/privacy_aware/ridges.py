@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.papers.privacy_aware.comparing import PAPER, Interval, some
+from sordino.papers.privacy_aware.intervals import Interval
+from sordino.papers.privacy_aware.network_rows import PAPER
+from sordino.papers.privacy_aware.network_trials import some
 from sordino.papers.privacy_aware.subsets import PURE, UNCOUNTED, Regime, budgeted, generator_of, measured
 from sordino.papers.records import Cell, Record
 from sordino.papers.trials import Experiment

@@ -8,7 +8,8 @@ from typing import Any
 
 from sordino.budget import Repeated, claimed_random_search, composed, cost
 from sordino.data import PoissonSampler
-from sordino.papers.privacy_aware.comparing import PAPER, POOLING, Comparison, Interval, scores
+from sordino.papers.privacy_aware.intervals import Comparison, Interval
+from sordino.papers.privacy_aware.network_rows import PAPER, POOLING
 from sordino.papers.privacy_aware.searches import SCORE_EPSILON, Length, Workflow, repeated
 from sordino.papers.records import Cell, Record
 from sordino.papers.trials import Experiment
@@ -103,7 +104,7 @@ def table_8(experiment: Experiment) -> Record:
         workflow = _standard(experiment, _PAAS, _EPSILON) if standard else _aware(experiment, name)
         results = repeated(experiment, workflow, _seeds(experiment))
         own = [result["then"][f"{_EPSILON:g}"] for result in results] if standard else results
-        found[name] = scores(own)
+        found[name] = Interval.of_scores(own)
         prices[name] = _whole(results), results[0]["claimed_epsilon"]
         rows.append(
             [
@@ -153,7 +154,7 @@ def table_9(experiment: Experiment) -> Record:
         aware = repeated(experiment, _aware(experiment, _RS, epsilon), seeds)
         plain = [_by_sgd(experiment, result, seed) for seed, result in enumerate(aware)]
         noisy = [result["then"][f"{epsilon:g}"] for result in standard]
-        comparison = Comparison(f"ε={epsilon:g}", *map(scores, (noisy, aware, standard, plain)))
+        comparison = Comparison(f"ε={epsilon:g}", *map(Interval.of_scores, (noisy, aware, standard, plain)))
         said += [verdict(comparison), beside_claim(f"RS at ε={epsilon:g}", _whole(aware), aware[0]["claimed_epsilon"])]
         for name, own, results, sgd in (("STW", noisy, standard, standard), ("PAW", aware, aware, plain)):
             parameters, private, without = theirs[name]
@@ -162,7 +163,7 @@ def table_9(experiment: Experiment) -> Record:
             rows.append(
                 [
                     *(name, _DATA, epsilon, parameters, sizes(results)),
-                    *(private, scores(own).percent(), without, scores(sgd).percent()),
+                    *(private, Interval.of_scores(own).percent(), without, Interval.of_scores(sgd).percent()),
                     *(own[0]["epsilon_of_one_training"], claim),
                     _their_sound(experiment, _RS, epsilon) if searched else None,
                     *(results[0]["claimed_epsilon"], _whole(results), results[0]["accountant"], len(results)),

@@ -12,8 +12,8 @@ import numpy as np
 
 from sordino.budget import Laplace, Ledger, steps_for
 from sordino.data import PoissonSampler, shuffled
-from sordino.papers.privacy_aware.inputs import POOLED, loaded
-from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
+from sordino.papers.privacy_aware.network_trials import UNCLIPPED, calibrated
+from sordino.papers.privacy_aware.networks import POOLED, loaded
 from sordino.papers.trials import CACHE, Experiment, Say, TrialStore, resumed_or_restarted
 from sordino.runs import Run
 from sordino.selection import (

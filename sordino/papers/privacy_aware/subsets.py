@@ -14,8 +14,8 @@ from sordino.budget import Composed, Event, Gaussian, Ledger, Pure, cost
 from sordino.data import Schema, Split
 from sordino.features import OneHot
 from sordino.mechanisms import Tables, pair_tables
-from sordino.papers.privacy_aware.comparing import Interval
-from sordino.papers.privacy_aware.inputs import loaded
+from sordino.papers.privacy_aware.intervals import Interval
+from sordino.papers.privacy_aware.networks import loaded
 from sordino.papers.trials import Experiment
 from sordino.selection import (
     TARGET_WEIGHT,

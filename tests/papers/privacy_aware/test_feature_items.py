@@ -10,10 +10,10 @@ from sordino.budget import Composed, RepeatAndSelect, Repeated, cost
 from sordino.data.schema import Schema
 from sordino.features.encoding import neutral_cuts
 from sordino.papers.privacy_aware import adult_best, feature_methods, feature_sgd, ridges
-from sordino.papers.privacy_aware.comparing import Interval
 from sordino.papers.privacy_aware.feature_methods import charged_search
 from sordino.papers.privacy_aware.feature_numbers import best_size, claimed, phenomenon
-from sordino.papers.privacy_aware.inputs import loaded
+from sordino.papers.privacy_aware.intervals import Interval
+from sordino.papers.privacy_aware.networks import loaded
 from sordino.papers.privacy_aware.one_hot import crossing, few_columns
 from sordino.papers.privacy_aware.subsets import DELTA, PURE, UNCOUNTED, benchmark, budgeted, generator_of
 from sordino.papers.trials import Experiment

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sordino.papers.privacy_aware import search_tables
-from sordino.papers.privacy_aware.comparing import Comparison, Interval
+from sordino.papers.privacy_aware.intervals import Comparison, Interval
 from sordino.papers.privacy_aware.search_tables import against_standard, among, beside_claim, sizes, verdict
 from sordino.papers.trials import Experiment, TrialStore
 from sordino.selection import DenseSpace

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from sordino.budget import Composed, Ledger, RepeatAndSelect, Repeated, claimed_random_search, cost
 from sordino.data.samplers import PoissonSampler
 from sordino.papers.privacy_aware import searches
+from sordino.papers.privacy_aware.network_trials import UNCLIPPED, calibrated
 from sordino.papers.privacy_aware.searches import Length, Workflow, material, repeated
-from sordino.papers.privacy_aware.trials import UNCLIPPED, calibrated
 from sordino.papers.trials import Experiment, TrialStore
 from sordino.selection import (
     Dense,

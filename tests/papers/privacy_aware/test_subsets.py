@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
-from sordino.papers.privacy_aware.comparing import Interval
+from sordino.papers.privacy_aware.intervals import Interval
 from sordino.papers.privacy_aware.subsets import (
     DELTA,
     PURE,

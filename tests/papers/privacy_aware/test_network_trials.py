@@ -1,5 +1,6 @@
 """A training is a real run: charged to its budget, kept under all its choices, resumed where it was stopped."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,17 @@ import pytest
 import torch
 
 from sordino.budget import Ledger, cost
-from sordino.papers.privacy_aware.trials import UNCLIPPED, NetworkTrial, price, repeated, results_of, run_all
+from sordino.papers.privacy_aware import network_trials
+from sordino.papers.privacy_aware.network_costs import price
+from sordino.papers.privacy_aware.network_trials import (
+    UNCLIPPED,
+    NetworkTrial,
+    best_rate,
+    repeated,
+    run_all,
+    tune_rate,
+    tuned,
+)
 from sordino.papers.trials import Experiment, TrialStore
 from sordino.runs import Run
 from sordino.training.dense import DenseTrainee
@@ -68,13 +79,13 @@ def test_trials_side_by_side_go_on_to_the_same_weights(tmp_path: Path) -> None:
 
     whole, stopped = TrialStore(tmp_path / "whole"), TrialStore(tmp_path / "stopped")
     with pytest.raises(KeyboardInterrupt):
-        results_of(trials, stop, stopped)
-    found, again = (results_of(trials, lambda line: None, store) for store in (whole, stopped))
+        run_all(Experiment(say=stop, store=stopped), trials)
+    found, again = (run_all(Experiment(store=store), trials) for store in (whole, stopped))
     assert [result["trial"] for result in found] == [str(trial) for trial in trials]
     assert [result | {"seconds": 0} for result in again] == [result | {"seconds": 0} for result in found]
     seen = []
     for trial in trials:
-        runs = [Run(tmp_path / folder / trial.key()) for folder in ("whole", "stopped")]
+        runs = [Run(tmp_path / folder / trial.key) for folder in ("whole", "stopped")]
         one, other = (run.read_tensors(run.model)[0] for run in runs)
         assert all(torch.equal(value, other[name]) for name, value in one.items())
         seen.append(one["1.weight"])
@@ -84,8 +95,8 @@ def test_trials_side_by_side_go_on_to_the_same_weights(tmp_path: Path) -> None:
 def test_a_trial_is_trained_once_and_its_seeds_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = Experiment(quick=True, store=TrialStore(tmp_path))
     (first,) = run_all(experiment, [TRIAL])
-    assert list(experiment.ran) == [first["trial"]]
-    assert "curve" not in experiment.ran[first["trial"]]
+    assert [found["trial"] for found in experiment.ran.values()] == [first["trial"]]
+    assert "curve" not in experiment.ran[TRIAL.quick().key]
     monkeypatch.setattr(NetworkTrial, "_result", None)
     assert run_all(experiment, [TRIAL]) == [first]
     others = [{"seed": 1}, {"learning_rate": 0.4}, {"network": "Location-30 FCN STW"}, {"l2_clip": 0.5}]
@@ -104,8 +115,63 @@ def test_the_trainee_is_the_closed_form_one_and_the_optimiser_plain(
         seen.extend([trainee, optimiser])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sordino.papers.privacy_aware.trials.fitting", fitting)
+    monkeypatch.setattr("sordino.papers.privacy_aware.network_trials.fitting", fitting)
     with pytest.raises(KeyboardInterrupt):
         TRIAL.run(store=TrialStore(tmp_path))
     assert isinstance(seen[0], DenseTrainee)
     assert seen[1] == SGD(0.5)
+
+
+TUNED = NetworkTrial("Location-30 FCN PAW", None, 0.1, 100, 500, noise_multiplier=2.0, seed=3)
+
+
+def test_rates_are_chosen_on_held_out_records_with_the_trials_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[NetworkTrial] = []
+
+    def run_all(experiment: Experiment, trials: list[NetworkTrial]) -> list[dict[str, float]]:
+        seen.extend(trials)
+        return [{"score": 1 - abs(trial.learning_rate - 0.2)} for trial in trials]
+
+    monkeypatch.setattr(network_trials, "run_all", run_all)
+    assert tuned(Experiment(), TUNED, (0.1, 0.2, 0.5)) == replace(TUNED, learning_rate=0.2)
+    assert [trial.learning_rate for trial in seen] == [0.1, 0.2, 0.5]
+    for trial in seen:
+        assert trial.validation == 401
+        assert trial.noise_multiplier == 2.0
+        assert trial.epochs == TUNED.epochs
+        assert trial.seed not in range(100)
+    seen.clear()
+    regression = NetworkTrial("medical FCN 2×10", None, 0.1, noise_multiplier=2.0)
+    least, tries = tune_rate(Experiment(), regression, (0.1, 0.2, 0.4), seeds=2)
+    assert least == max(tries) == 3.2  # the error falls on and on
+    assert [trial.learning_rate for trial in seen] == [0.1, 0.1, 0.2, 0.2, 0.4, 0.4, 0.8, 0.8, 1.6, 1.6, 3.2, 3.2]
+    assert len({trial.seed for trial in seen}) == 2
+
+
+@pytest.mark.parametrize(("best", "tried"), [(0.2, 3), (0.4, 4), (0.1, 4), (0.05, 5), (3.2, 6), (50.0, 6)])
+def test_a_grid_goes_on_while_its_best_is_its_last(best: float, tried: int) -> None:
+    asked: list[float] = []
+
+    def scored(rates: Sequence[float]) -> list[float]:
+        asked.extend(rates)
+        return [-abs(np.log(rate / best)) for rate in rates]
+
+    found, tries = best_rate((0.1, 0.2, 0.4), scored)
+    assert found == pytest.approx(min(best, 3.2))
+    assert sorted(tries) == sorted(asked)
+    assert len(asked) == len(set(asked)) == tried
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        NetworkTrial("MNIST FCN PAW", 2.11, 0.1, seed=1),
+        NetworkTrial("SMS RNN STW", 7.21, 1.0, epochs=10, seed=2),
+        NetworkTrial("MNIST FCN 2048-256-64", None, 0.1, 100, 20.0, 2, 2.0, records=20_000, validation=5000, marks=100),
+    ],
+    ids=str,
+)
+def test_long_trainings_that_are_kept_beside_the_records_are_found(trial: NetworkTrial, tmp_path: Path) -> None:
+    records = Path(__file__).parents[3] / "results" / "privacy-aware"
+    assert trial.run(store=TrialStore(tmp_path, records))["trial"] == str(trial)
+    assert not list(tmp_path.iterdir())
