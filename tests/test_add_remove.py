@@ -20,12 +20,10 @@ from sordino.data import Column, Split
 from sordino.data.samplers import FullBatchSampler, PoissonSampler
 from sordino.data.schema import Schema
 from sordino.features.projection import Projection
-from sordino.mechanisms.bounds import private_bounds
-from sordino.mechanisms.covariance import SecondMoments
-from sordino.mechanisms.gaussian import clipped_gaussian_sum, noisy_accuracy
-from sordino.mechanisms.moments import ChannelMoments
-from sordino.mechanisms.quantile import private_quantile
-from sordino.mechanisms.thresholds import ThresholdQuantiles
+from sordino.mechanisms.gaussian import clipped_gaussian_sum
+from sordino.mechanisms.moments import ChannelMoments, SecondMoments, ThresholdQuantiles
+from sordino.mechanisms.quantile import private_bounds, private_quantile
+from sordino.mechanisms.trials import noisy_accuracy
 from sordino.runs import Run
 from sordino.selection import DenseSpace, RandomSearch, SearchPlan, SearchRequest, TrialData, search
 from sordino.selection.features.attributes import Attributes

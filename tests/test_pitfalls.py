@@ -23,7 +23,7 @@ from sordino.budget import BudgetExceeded, Gaussian, Ledger, PoissonGaussian, Re
 from sordino.data.samplers import PoissonSampler, ShuffledSampler
 from sordino.gradients import Automatic, ClippedGradients, Clipping, ExamplesMixError, Flat, PerLayer
 from sordino.mechanisms.contingency import PairTables
-from sordino.mechanisms.gaussian import noisy_accuracy
+from sordino.mechanisms.trials import noisy_accuracy
 from sordino.runs import Run
 from sordino.training import SGD, LinearClassifier, LoopError, Plan, PrivateLoop, fit
 

@@ -1,4 +1,4 @@
-"""The contingency tables of all pairs of attributes told together: one Gaussian release for a feature selection."""
+"""The contingency tables of all pairs of attributes in one Gaussian release: for a feature selection."""
 
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -19,14 +19,14 @@ Tables = dict[tuple[int, int], Table]
 
 @dataclass(frozen=True)
 class PairTables:
-    """How the tables of all pairs of attributes, of these public sizes, are told.
+    """How the tables of all pairs of attributes, of these public sizes, are released.
 
     Guarantee: a record adds 1 to at most one cell of each table. Let the tables that have the last attribute, the
     target, count target_weight times as much as the others: then all cells together, as one vector, move by at most
     √(pairs without it + target_weight²·pairs with it) in L2 when a record is zeroed out, and by exactly that if each of
     its values is one of its attribute's; √pairs where all count the same. Noise of noise_multiplier times that on every
     weighted cell is one Gaussian release with this noise multiplier, in finite precision
-    too (`exact`); taking the weight off again, and whatever else is made of the tables, costs no more.
+    too (`exact`); taking the weight off again, and anything else computed from the tables, costs no more.
     """
 
     sizes: tuple[int, ...]

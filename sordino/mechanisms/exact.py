@@ -1,7 +1,7 @@
 """Noise without floating point's traces: sums on a public grid, with normal or Laplace noise that is rounded exactly.
 
 A double that is drawn, scaled and added to a sum carries the sum in its last bits: not every double can come out of
-every sum, and a count of 0 is told from 1 by what cannot be its noise (Mironov 2012). So what is released here is
+every sum, and a count of 0 differs from 1 by what cannot be its noise (Mironov 2012). So what is released here is
 
     γ·round((x + X)/γ),  X ~ N(0, s²) or Laplace(b), γ a public grid,
 

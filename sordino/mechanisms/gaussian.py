@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Gaussian, Ledger
-from sordino.mechanisms.exact import check_count_noise, check_noise, noisy_counts, noisy_sum
+from sordino.mechanisms.exact import check_noise, noisy_sum
 from sordino.mechanisms.streams import Stream, Streams
 
 Array = NDArray[np.float64]
@@ -119,27 +119,3 @@ def clipped_gaussian_sum(
     generator = streams.generator(Stream.NOISE)
     total, unit = clipped_sum(np.asarray(rows), l2_clip)
     return noisy_sum(generator, total, unit, noise_multiplier * l2_clip)
-
-
-def noisy_accuracy(
-    correct: NDArray[np.bool_],
-    noise_multiplier: float,
-    ledger: Ledger,
-    what: str,
-    part: str,
-    streams: Streams | None = None,
-) -> float:
-    """The share of correct predictions on private records, with Gaussian noise on their number.
-
-    Guarantee: one record moves the number by at most 1; it is divided by the number of records, which is public under
-    every adjacency but add-remove. Streams that are given must be used for nothing else.
-    """
-    ledger.refuse_add_remove()
-    if len(correct) == 0:
-        raise ValueError("an accuracy needs at least one record")
-    check_count_noise(noise_multiplier)
-    streams = Streams.fresh() if streams is None else streams
-    ledger.spend(Gaussian(noise_multiplier), what, part, seeded=streams.predictable)
-    count = np.array(np.count_nonzero(correct))
-    noisy = noisy_counts(streams.generator(Stream.NOISE), count, noise_multiplier)
-    return float(np.clip(noisy / len(correct), 0.0, 1.0))

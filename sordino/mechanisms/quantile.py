@@ -1,15 +1,17 @@
-"""A private quantile of one number per record, such as the median of the examples' norms (exponential mechanism)."""
+"""Private quantiles by the exponential mechanism: of one number per record, and as the bounds of columns."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 from math import inf, isfinite, ldexp
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.budget import Adjacency, Ledger, Pure
+from sordino.budget import Adjacency, Event, Ledger, Pure, Repeated
 from sordino.mechanisms.streams import Stream, Streams
 
+Bounds = tuple[float, float]
 # The answers: the middles of so many equal cells between the bounds, the same ones whatever the data.
 CELLS = 2**24
 # No weight is below exp(−64): floating point holds them all, and all cells together then weigh next to nothing.
@@ -23,7 +25,7 @@ _BITS = 160
 def private_quantile(
     values: NDArray[np.floating],
     quantile: float,
-    bounds: tuple[float, float],
+    bounds: Bounds,
     epsilon: float,
     ledger: Ledger,
     what: str,
@@ -48,7 +50,53 @@ def private_quantile(
     return draw_quantile(values, quantile, bounds, epsilon, ledger.terms.adjacency, generator)
 
 
-def check_quantile(quantile: float, bounds: tuple[float, float], epsilon: float) -> None:
+def bounds_event(columns: int, epsilon: float) -> Event:
+    """Two quantiles of each column, which share epsilon evenly."""
+    if columns < 1:
+        raise ValueError("private bounds are for at least one column of numbers")
+    return Repeated(Pure(epsilon / (2 * columns)), 2 * columns)
+
+
+def private_bounds(
+    values: NDArray[np.floating],
+    ledger: Ledger,
+    epsilon: float,
+    wide_bounds: Sequence[Bounds],
+    what: str = "bounds of columns",
+    part: str = "train",
+    tail: float = 0.01,
+    streams: Streams | None = None,
+) -> list[Bounds]:
+    """For each column of values (n, k) two numbers between its wide public bounds with about the share 1−2·tail inside.
+
+    Guarantee: 2k quantiles by the exponential mechanism, each pure epsilon/2k-DP under the ledger's adjacency, charged
+    as one entry before the values are read; together pure epsilon-DP. If noise reverses the two or makes them equal,
+    the wide bounds are returned: that reads the two released numbers and nothing else.
+    """
+    if values.ndim != 2 or values.shape[1] != len(wide_bounds):
+        raise ValueError(f"expected {len(wide_bounds)} columns of values, not an array {values.shape}")
+    if not 0 < tail < 0.5:
+        raise ValueError(f"tail is a share below a half, not {tail!r}")
+    event = bounds_event(len(wide_bounds), epsilon)
+    each = epsilon / (2 * len(wide_bounds))
+    for wide in wide_bounds:
+        check_quantile(tail, wide, each)
+    if len(values) == 0 and ledger.terms.adjacency != "add-remove":  # there, that nobody came is private too
+        raise ValueError("bounds need at least one record")
+    streams = Streams.fresh() if streams is None else streams
+    ledger.spend(event, what, part, seeded=streams.predictable)
+    generator = streams.generator(Stream.NOISE)
+    found = []
+    for column, wide in zip(values.T, wide_bounds, strict=True):
+        low, high = (
+            draw_quantile(column, quantile, wide, each, ledger.terms.adjacency, generator)
+            for quantile in (tail, 1 - tail)
+        )
+        found.append((low, high) if low < high else wide)
+    return found
+
+
+def check_quantile(quantile: float, bounds: Bounds, epsilon: float) -> None:
     """Refuse what defines no quantile, before anything is charged."""
     if not 0 <= quantile <= 1:
         raise ValueError(f"a quantile lies in [0, 1], not {quantile!r}")
@@ -62,7 +110,7 @@ def check_quantile(quantile: float, bounds: tuple[float, float], epsilon: float)
 def draw_quantile(
     values: NDArray[np.floating],
     quantile: float,
-    bounds: tuple[float, float],
+    bounds: Bounds,
     epsilon: float,
     adjacency: Adjacency,
     generator: np.random.Generator,
@@ -70,7 +118,7 @@ def draw_quantile(
     """The mechanism without its charge, for those that charge several at once.
 
     A cell is drawn by whole numbers, with exactly the probability of its weight: neither which answers are possible nor
-    a rounded sum tells of the values.
+    a rounded sum depends on the values.
     """
     edges, weights = cell_weights(values, quantile, bounds, epsilon, adjacency)
     lengths: list[int] = np.diff(edges).tolist()
@@ -85,7 +133,7 @@ def draw_quantile(
 def cell_weights(
     values: NDArray[np.floating],
     quantile: float,
-    bounds: tuple[float, float],
+    bounds: Bounds,
     epsilon: float,
     adjacency: Adjacency,
 ) -> tuple[NDArray[np.int64], list[int]]:
@@ -110,7 +158,7 @@ def cell_weights(
     return edges, [int(ldexp(weight, _BITS)) for weight in weights.tolist()]
 
 
-def _cells(values: NDArray[np.floating], bounds: tuple[float, float]) -> NDArray[np.int64]:
+def _cells(values: NDArray[np.floating], bounds: Bounds) -> NDArray[np.int64]:
     """The cell of each value that is one; how a value rounds concerns its own record alone."""
     low, high = bounds
     present = np.asarray(values, dtype=np.float64)

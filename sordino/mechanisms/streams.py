@@ -1,9 +1,9 @@
 """Keyed randomness: every random number of a run is a function of a secret key, a stream and a step.
 
-A step that a crash has lost can so be repeated bit for bit, which releases nothing new; two streams, two steps or two
-runs never share a number. The generator is AES-128 in counter mode (FIPS 197, SP 800-38A) with the key of the streams,
-by `randomgen`: whoever tells its numbers from random ones has broken AES. NumPy's own generators promise no such thing,
-and torch's CPU generator would keep 32 bits of the key.
+So a step lost in a crash can be repeated bit for bit, which releases nothing new; two streams, two steps or two runs
+never share a number. The generator is AES-128 in counter mode (FIPS 197, SP 800-38A) with the key of the streams, by
+`randomgen`: telling its numbers from random ones means breaking AES. NumPy's own generators promise no such thing, and
+torch's CPU generator would keep 32 bits of the key.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _STEP_BITS = 60
 
 
 class Stream(IntEnum):
-    """What a random number is for; each purpose counts in a space of its own."""
+    """What a random number is for; each purpose has a separate range of the counter."""
 
     INITIALISATION = 0
     SAMPLING = 1
@@ -36,7 +36,7 @@ class Stream(IntEnum):
 
 
 class StreamsError(ValueError):
-    """Streams that somebody else may draw the same numbers from."""
+    """Streams whose numbers another holder of the key could draw too."""
 
 
 class Streams:

@@ -25,7 +25,7 @@ from sordino.budget import (
 )
 from sordino.data import Facts, PoissonSampler, read_examples, read_inputs
 from sordino.features import as_array
-from sordino.mechanisms import ScoreNoise, deviation
+from sordino.mechanisms import ScoreNoise, score_deviation
 from sordino.runs import Run, RunError
 from sordino.selection.executors import Executor
 from sordino.selection.search_data import SearchData, feature_of
@@ -213,7 +213,7 @@ def search_outcome(run: Run, prepared: PreparedSearch[C], ledger: Ledger, found:
         "in_words": str(found.candidate),
         "validation_accuracy": min(1.0, max(0.0, found.score)),
         "best_of_several": public is None,
-        "noise_of_score": deviation(prepared.noise) / validation_size,
+        "noise_of_score": score_deviation(prepared.noise) / validation_size,
         "test_accuracy": float(correct_predictions(found.candidate, run, test).mean()) if test and scored else None,
         "diverged": found.diverged,
         "parameters": found.parameters,

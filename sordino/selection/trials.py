@@ -19,7 +19,7 @@ from torch import nn
 
 from sordino.budget import Ledger
 from sordino.gradients import Choices
-from sordino.mechanisms import ScoreNoise, Stream, bound_streams, noised_accuracy
+from sordino.mechanisms import ScoreNoise, Stream, bound_streams, uncharged_accuracy
 from sordino.runs import Diverged, Run, RunError
 from sordino.selection.search_spaces import SearchCandidate
 from sordino.training import (
@@ -145,7 +145,7 @@ def trial_steps(task: TrialTask, data: TrialData, place: tuple[int, int] = (0, 1
     score = float(correct.mean())
     if task.noise is not None:
         streams = bound_streams(task.secret, {"the score of trial": task.number}, predictable=task.seed is not None)
-        score = noised_accuracy(correct, task.noise, streams.generator(Stream.NOISE))
+        score = uncharged_accuracy(correct, task.noise, streams.generator(Stream.NOISE))
     parameters = sum(math.prod(value.shape) for value in trainee.weights().values())
     trained = sum(math.prod(value.shape) for value in trainee.parameters.values())
     result = TrialResult(task.candidate, score, diverged, parameters, trained)

@@ -26,10 +26,8 @@ from sordino.budget import Ledger
 from sordino.data.samplers import FullBatchSampler, PoissonSampler, ShuffledSampler
 from sordino.gradients import ClippedGradients, Flat, batches
 from sordino.mechanisms import moments as private_moments
-from sordino.mechanisms import thresholds
-from sordino.mechanisms.moments import ChannelMoments
+from sordino.mechanisms.moments import ChannelMoments, ThresholdQuantiles
 from sordino.mechanisms.streams import Stream, Streams
-from sordino.mechanisms.thresholds import ThresholdQuantiles
 from sordino.runs import Run, key
 from sordino.training import dpsgd, weight_distributions
 from sordino.training.dpsgd import ClippedSum
@@ -247,7 +245,7 @@ def test_thresholds_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     def exact(values: np.ndarray, quantile: float, bounds: tuple[float, float], *_: Any) -> float:
         return float(np.nanquantile(np.clip(values, *bounds), quantile))
 
-    monkeypatch.setattr(thresholds, "draw_quantile", exact)
+    monkeypatch.setattr(private_moments, "draw_quantile", exact)
     audit = AUDITED(moments=asked, runs=2000)
     assert beaten(audit) == {"thresholds"}
     assert audit.verdict == audit.sound_verdict == "violated"

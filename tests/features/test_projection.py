@@ -9,7 +9,7 @@ from sklearn.decomposition import PCA
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
 from sordino.data import DataError
 from sordino.features.projection import Projection
-from sordino.mechanisms.covariance import SecondMoments
+from sordino.mechanisms.moments import SecondMoments
 
 
 def vectors(n=5000):

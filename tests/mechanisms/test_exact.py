@@ -16,12 +16,10 @@ from sordino.budget import Gaussian, Laplace, Ledger
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms import exact, gaussian
 from sordino.mechanisms.contingency import PairTables
-from sordino.mechanisms.covariance import SecondMoments
-from sordino.mechanisms.gaussian import clipped_gaussian_sum, noisy_accuracy
-from sordino.mechanisms.moments import ChannelMoments
-from sordino.mechanisms.score import noised_accuracy
+from sordino.mechanisms.gaussian import clipped_gaussian_sum
+from sordino.mechanisms.moments import ChannelMoments, SecondMoments, ThresholdQuantiles
 from sordino.mechanisms.streams import Stream, Streams
-from sordino.mechanisms.thresholds import ThresholdQuantiles
+from sordino.mechanisms.trials import noisy_accuracy, uncharged_accuracy
 from sordino.training.convex.linear_regression import LinearPlan, fit_linear
 from sordino.training.convex.perturbations import GaussianOutput
 from sordino.training.convex.plan import LogisticPlan
@@ -138,9 +136,13 @@ def release_counts(count: int, step: int) -> dict[str, NDArray[np.float64]]:
     counts = np.full((2, 2), count)
     tables = PairTables((2, 2), 10.0)
     right = np.arange(256) < 100 + count
+
+    def noise(place: int) -> np.random.Generator:
+        return streams.generator(Stream.NOISE, place)
+
     scores: dict[str, Callable[[int], float]] = {
-        "Gaussian score": lambda place: noised_accuracy(right, Gaussian(10.0), streams.generator(Stream.NOISE, place)),
-        "Laplace score": lambda place: noised_accuracy(right, Laplace(10.0), streams.generator(Stream.NOISE, place)),
+        "Gaussian score": lambda place: uncharged_accuracy(right, Gaussian(10.0), noise(place)),
+        "Laplace score": lambda place: uncharged_accuracy(right, Laplace(10.0), noise(place)),
         "accuracy": lambda place: noisy_accuracy(
             right, 10.0, Ledger(), "score", "test", Streams(place.to_bytes(16, "little"))
         ),

@@ -8,8 +8,7 @@ from hypothesis.extra import numpy as arrays
 from scipy import stats
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
-from sordino.mechanisms.gaussian import clip_rows, clipped_gaussian_sum, noisy_accuracy
-from sordino.mechanisms.streams import Streams, secret_from_seed
+from sordino.mechanisms.gaussian import clip_rows, clipped_gaussian_sum
 
 wild_rows = arrays.arrays(
     np.float64,
@@ -60,26 +59,3 @@ def test_it_charges_before_it_looks_and_never_shares_noise() -> None:
     with pytest.raises(BudgetExceeded):
         clipped_gaussian_sum(np.ones((10, 3)), 1.0, 0.5, ledger, "too dear")
     assert len(ledger.entries) == 1
-
-
-def test_a_private_accuracy_is_noised_and_charged_to_its_part() -> None:
-    ledger = Ledger(2.0, 1e-5)
-    correct = np.arange(5000) % 4 != 0
-    score = noisy_accuracy(correct, 10.0, ledger, "validation score", "validation")
-    assert score == pytest.approx(0.75, abs=6 * 10 / 5000)
-    assert ledger.entries[0].part == "validation"
-    with pytest.raises(ValueError, match="add-remove"):
-        noisy_accuracy(correct, 10.0, Ledger(adjacency="add-remove"), "score", "validation")
-    with pytest.raises(ValueError, match="at least one record"):
-        noisy_accuracy(np.zeros(0, bool), 1.0, ledger, "none", "validation")
-
-
-def test_given_streams_repeat_a_noisy_accuracy_and_have_its_noise() -> None:
-    correct = np.arange(1000) % 2 == 0
-
-    def score(seed: int) -> float:
-        return noisy_accuracy(correct, 20.0, Ledger(), "score", "validation", Streams(secret_from_seed(seed)))
-
-    scores = [score(seed) for seed in range(300)]
-    assert scores == [score(seed) for seed in range(300)]
-    assert stats.kstest((np.array(scores) - 0.5) * 1000 / 20.0, "norm").pvalue > 1e-3

@@ -9,7 +9,7 @@ import pytest
 from sordino.budget import Ledger
 from sordino.mechanisms import memory
 from sordino.mechanisms.contingency import PairTables
-from sordino.mechanisms.covariance import SecondMoments
+from sordino.mechanisms.moments import SecondMoments
 
 GIB = 2**30
 

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 from randomgen import AESCounter
 
 from sordino.budget import Ledger
-from sordino.mechanisms.bounds import private_bounds
 from sordino.mechanisms.contingency import PairTables
-from sordino.mechanisms.covariance import SecondMoments
-from sordino.mechanisms.gaussian import clipped_gaussian_sum, noisy_accuracy
-from sordino.mechanisms.moments import ChannelMoments
-from sordino.mechanisms.quantile import private_quantile
+from sordino.mechanisms.gaussian import clipped_gaussian_sum
+from sordino.mechanisms.moments import ChannelMoments, SecondMoments, ThresholdQuantiles
+from sordino.mechanisms.quantile import private_bounds, private_quantile
 from sordino.mechanisms.streams import (
     Stream,
     Streams,
@@ -30,7 +28,7 @@ from sordino.mechanisms.streams import (
     new_secret,
     secret_from_seed,
 )
-from sordino.mechanisms.thresholds import ThresholdQuantiles
+from sordino.mechanisms.trials import noisy_accuracy
 
 keys = st.binary(min_size=16, max_size=16)
 places = st.tuples(st.sampled_from(Stream), st.integers(0, 2**40))

@@ -395,8 +395,8 @@ def watch(patch: pytest.MonkeyPatch, recorder: Recorder, extra: Mapping[str, Mea
         "sordino.training.dpsgd:release": gradient_step,
         "sordino.mechanisms.quantile:draw_quantile": quantile,
         "sordino.mechanisms.gaussian:clipped_gaussian_sum": clipped_sum,
-        "sordino.mechanisms.gaussian:noisy_accuracy": accuracy,
-        "sordino.mechanisms.score:noised_accuracy": trial_score,
+        "sordino.mechanisms.trials:noisy_accuracy": accuracy,
+        "sordino.mechanisms.trials:uncharged_accuracy": trial_score,
         "sordino.training.convex.logistic:fit_logistic": logistic,
         "sordino.training.convex.linear_regression:fit_linear": linear,
         **(extra or {}),
@@ -404,7 +404,7 @@ def watch(patch: pytest.MonkeyPatch, recorder: Recorder, extra: Mapping[str, Mea
     methods: dict[str, Measure] = {
         "sordino.mechanisms.contingency:PairTables": pair_tables,
         "sordino.mechanisms.moments:ChannelMoments": channel_moments,
-        "sordino.mechanisms.covariance:SecondMoments": second_moments,
+        "sordino.mechanisms.moments:SecondMoments": second_moments,
     }
     for place, measure in functions.items():
         module, name = place.split(":")

@@ -103,15 +103,15 @@ COMMANDS: dict[str, tuple[Command, set[str]]] = {
     "advise": (on_table("advise", "--carry-out"), {"fit_logistic", "noisy_accuracy"}),
     "tune": (
         on_table("tune", "--hidden", "3", "--epochs", 2, "--mean-trials", 3, "--learning-rates", "0.5,1"),
-        {"release", "noised_accuracy"},
+        {"release", "uncharged_accuracy"},
     ),
     "search": (
         on_table("search", "--epochs", 1, "--mean-trials", 2, "--learning-rates", "0.5,1", "--json"),
-        {"release", "noised_accuracy"},
+        {"release", "uncharged_accuracy"},
     ),
     "search in generations": (
         on_table("search", "--epochs", 1, "--method", "paas", "--generations", 2, "--population", 2),
-        {"release", "noised_accuracy"},
+        {"release", "uncharged_accuracy"},
     ),
     "crossover": (
         on_table("crossover", "--private", "--models", "logistic,linear", "--points", 2, "--repeats", 2),

@@ -21,10 +21,8 @@ from sordino.data.samplers import ShuffledSampler
 from sordino.features.normalisation import Standardised
 from sordino.features.projection import Projection
 from sordino.gradients.tuning import Choices
-from sordino.mechanisms.bounds import private_bounds
-from sordino.mechanisms.covariance import SecondMoments
-from sordino.mechanisms.moments import ChannelMoments
-from sordino.mechanisms.thresholds import ThresholdQuantiles
+from sordino.mechanisms.moments import ChannelMoments, SecondMoments, ThresholdQuantiles
+from sordino.mechanisms.quantile import private_bounds
 from sordino.runs import Run
 from sordino.training import SGD, LinearClassifier, ModuleTrainee, Plan, fit
 from sordino.training.convex import LinearPlan, LogisticPlan, fit_linear, fit_logistic

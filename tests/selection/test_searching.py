@@ -290,7 +290,7 @@ def test_no_key_outlives_a_search_whose_trials_diverged(tmp_path, data, search_p
     loud = Plan(PoissonSampler(60, 20), 1.0, 1e6, 4)
     asked = search_plan(GeneticSearch(1, 2), space=space, training=loud)
     with monkeypatch.context() as patched:  # killed after a training has ended, before its trial is kept
-        patched.setattr(trials, "noised_accuracy", _killed)
+        patched.setattr(trials, "uncharged_accuracy", _killed)
         with pytest.raises(KeyboardInterrupt):
             search(run, asked, data, ledger)
     assert search(run, asked, data, ledger).diverged

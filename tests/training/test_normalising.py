@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
-from sordino.mechanisms.moments import ChannelMoments
-from sordino.mechanisms.thresholds import ThresholdQuantiles
+from sordino.mechanisms.moments import ChannelMoments, ThresholdQuantiles
 from sordino.runs import Run, RunError
 from sordino.training import normalising
 

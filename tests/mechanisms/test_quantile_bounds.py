@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from sordino.budget import Ledger, Pure, Repeated
-from sordino.mechanisms import bounds as module
-from sordino.mechanisms.bounds import private_bounds
+from sordino.mechanisms import quantile as module
+from sordino.mechanisms.quantile import private_bounds
 from sordino.mechanisms.streams import Streams
 
 WIDE = [(-100.0, 100.0), (0.0, 1000.0)]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
-from sordino.mechanisms.covariance import SecondMoments
+from sordino.mechanisms.moments import SecondMoments
 from sordino.mechanisms.streams import Streams, secret_from_seed
 
 KEY = bytes(16)

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from sordino.budget import BudgetExceeded, Ledger, Pure, Repeated, cost
-from sordino.mechanisms.moments import ChannelMoments
+from sordino.mechanisms.moments import ChannelMoments, ThresholdQuantiles, _log_norms
 from sordino.mechanisms.quantile import CELLS
 from sordino.mechanisms.streams import Streams
-from sordino.mechanisms.thresholds import ThresholdQuantiles, _log_norms
 
 BOUNDS = {"mean_bounds": (1e-3, 1e3), "square_bounds": (1e-3, 1e4)}
 
