@@ -26,13 +26,12 @@ from sordino.mechanisms.quantile import private_bounds, private_quantile
 from sordino.mechanisms.trials import noisy_accuracy
 from sordino.runs import Run
 from sordino.selection import DenseSpace, RandomSearch, SearchPlan, SearchRequest, TrialData, search
-from sordino.selection.features.attributes import Attributes
-from sordino.selection.features.logistic_fitness import LogisticTrials
-from sordino.selection.features.pafs import Trial, pafs
-from sordino.selection.features.private import private_uncertainties, tables_plan
-from sordino.selection.features.selecting import select_by_cfs
+from sordino.selection.attributes import Attributes
+from sordino.selection.feature_selection import CfsSelection
 from sordino.selection.measuring import PrivatePlan
+from sordino.selection.private_tables import private_uncertainties, tables_plan
 from sordino.selection.search_workflow import calibrated
+from sordino.selection.subset_search import LogisticTrials, SubsetCost, pafs
 from sordino.selection.table_models import MODELS
 from sordino.selection.tuning import clip_then_rate, tune
 from sordino.selection.workflow_steps import keyed_steps
@@ -118,7 +117,7 @@ USES: dict[str, Use] = {
     "clip_then_rate": lambda ledger, run: clip_then_rate(
         lambda *_: 0.5, clips=[1.0], learning_rates=[0.1], public_rate=0.1, ledger=ledger
     ),
-    "select_by_cfs": lambda ledger, run: select_by_cfs(SCHEMA, table(), ledger, 1.0, bounds_epsilon=0.1),
+    "CfsSelection": lambda ledger, run: CfsSelection(bounds_epsilon=0.1).select(SCHEMA, table(), table(), ledger, 1.0),
     "private_uncertainties": lambda ledger, run: private_uncertainties(
         Attributes(SCHEMA), table(), tables_plan(Attributes(SCHEMA), 50.0), ledger
     ),
@@ -127,7 +126,7 @@ USES: dict[str, Use] = {
         lambda masks: np.zeros(len(masks)),
         3,
         np.random.default_rng(0),
-        trial=Trial(Gaussian(50.0), Gaussian(50.0)),
+        cost=SubsetCost(Gaussian(50.0), Gaussian(50.0)),
         ledger=ledger,
         most_trials=2,
     ),

@@ -13,7 +13,8 @@ from torch import nn
 from sordino.budget import Ledger
 from sordino.cli.main import run as command
 from sordino.data import load
-from sordino.training import SGD, ModuleTrainee, Plan, Run, fit
+from sordino.runs import Run
+from sordino.training import SGD, ModuleTrainee, Plan, fit
 
 OLD = Path(__file__).parent / "fixtures/version-0.1"
 TABLE = ("--target", "c", "--schema", OLD / "schema.json", "--epsilon", "3", "--delta", "1e-3")

@@ -14,10 +14,8 @@ from sordino.budget import Event, Gaussian, Ledger, Planned, calibration
 from sordino.data import DataError, Schema, Split, set_aside
 from sordino.mechanisms import Streams, noisy_accuracy, secret_from_seed
 from sordino.runs import Run, RunError
-from sordino.selection.features.attributes import Attributes
-from sordino.selection.features.merit import Mask, cfs_greedy
-from sordino.selection.features.private import private_uncertainties, tables_plan
-from sordino.selection.features.uncertainty import exact_uncertainties
+from sordino.selection.attributes import Attributes, Mask, cfs_greedy, exact_uncertainties
+from sordino.selection.private_tables import private_uncertainties, tables_plan
 from sordino.selection.situation import Situation
 from sordino.selection.stand_ins import PublicRows, StandIn
 from sordino.selection.table_models import MODELS, BinnedLogisticModel, PricedPlan, TableModel, classes_of, touched

@@ -8,10 +8,10 @@ from typing import Any
 
 from sordino.budget import Gaussian, calibration, check_delta_against_n, cost
 from sordino.data import Column, Facts, Schema, number_set_aside
+from sordino.selection.attributes import Attributes
 from sordino.selection.budget_split import SELECTION_SHARE, BudgetSplit
 from sordino.selection.feature_worth import least_worthwhile_weight
-from sordino.selection.features.attributes import Attributes
-from sordino.selection.features.private import tables_plan
+from sordino.selection.private_tables import tables_plan
 from sordino.selection.table_models import BINS, encoded_width
 
 STRONG_WEIGHT = 1.0

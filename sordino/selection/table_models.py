@@ -18,7 +18,7 @@ from sordino.features import CentredOneHot, OneHot, neutral_cuts
 from sordino.mechanisms import Stream, Streams
 from sordino.models import dense
 from sordino.runs import Run
-from sordino.selection.features.merit import Mask
+from sordino.selection.attributes import Mask
 from sordino.selection.workflow_steps import KeyedSteps
 from sordino.training import (
     SGD,

@@ -442,7 +442,7 @@ def _watch_noisy_weights(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
 
 def _watch_subsets(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
     """PAFS trains and scores in one closure: its scores are counted again from the weights that were released."""
-    place = importlib.import_module("sordino.selection.features.logistic_fitness")
+    place = importlib.import_module("sordino.selection.subset_search")
     trained: list[Array] = []
     fit_many, build = place.fit_many, place.logistic_fitness
     watched = recorder.through("fit_many", fit_many, subset_trainings)

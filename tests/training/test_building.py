@@ -15,7 +15,7 @@ from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
 from sordino.mechanisms import memory
 from sordino.runs import Run
-from sordino.selection.features.selecting import select_by_pafs
+from sordino.selection import PafsSelection
 from sordino.selection.search_spaces import DenseSpace, check_buildable
 from sordino.training import SGD, DenseTrainee, ModuleTrainee, Plan, fit
 from sordino.training.convex import LogisticPlan, fit_logistic
@@ -64,7 +64,7 @@ def subsets(ledger: Ledger, folder: Run) -> None:
     words = tuple(map(str, range(WIDTH)))
     schema = Schema((Column("word", words),), Column("y", ("no", "yes")))
     parts = [Split(pd.DataFrame({"word": ["1"] * n}), Y[:n]) for n in (30, 10)]
-    select_by_pafs(schema, (parts[0], parts[1]), ledger, 2.0, 5)
+    PafsSelection(5).select(schema, *parts, ledger, 2.0)
 
 
 def search(ledger: Ledger, folder: Run) -> None:

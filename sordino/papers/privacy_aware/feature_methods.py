@@ -364,7 +364,7 @@ def charged_search(
     split = BudgetSplit(epsilon, DELTA, _CHARGED_SHARE, 0.0, 1 - _CHARGED_SHARE)
     goal = split.epsilon(_CHARGED_SHARE)
     trials = LogisticTrials.calibrated(_CHARGED_TRIALS, n - held, *widths, Ledger(epsilon, DELTA), goal)
-    before = [_of_all_trials(trials.trial.training), _of_all_trials(trials.trial.score)]
+    before = [_of_all_trials(trials.cost.training), _of_all_trials(trials.cost.score)]
 
     def after(event: Event, ridge: float | None = None) -> LogisticPlan:
         ledger = Ledger(epsilon, DELTA, planned=[(event, "PAFS")])

@@ -25,9 +25,9 @@ from sordino.selection import (
     Mask,
     Uncertainties,
     cfs_greedy,
+    consistent_tables,
     tables_plan,
     uncertainties,
-    whole,
 )
 from sordino.training import RIDGE_PER_NOISE, LogisticPlan, fit_many, minimise, scores, with_bias
 
@@ -76,7 +76,7 @@ class Benchmark:
     def private(self, noise_multiplier: float, generator: np.random.Generator) -> Uncertainties:
         """From tables told as a private selection tells them; not charged here, since the benchmark is public."""
         plan = tables_plan(self.attributes, noise_multiplier)
-        told = whole(plan.noised(self.counts, generator), plan, len(self.train))
+        told = consistent_tables(plan.noised(self.counts, generator), plan, len(self.train))
         return uncertainties(self.attributes, told.tables)
 
     def accuracies(self, masks: Mask, plan: LogisticPlan, repeats: int, generator: np.random.Generator) -> Array:

@@ -26,8 +26,7 @@ from sordino.papers.privacy_aware.subsets import (
     sign,
 )
 from sordino.papers.trials import Experiment, TrialStore
-from sordino.selection.features.merit import cfs_greedy
-from sordino.selection.features.uncertainty import exact_uncertainties
+from sordino.selection import cfs_greedy, exact_uncertainties
 from sordino.training.convex import GaussianObjective
 from sordino.training.convex.logistic import with_bias
 

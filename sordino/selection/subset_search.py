@@ -1,14 +1,18 @@
-"""Genetic search over feature subsets as bit masks, a generation at a time (PAW Algorithm 4); with merits, CFS-GA."""
+"""Genetic search over feature subsets (PAW Algorithm 4): with merits CFS-GA, with private trainings PAFS."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.selection.features.merit import Mask, merits
-from sordino.selection.features.uncertainty import Uncertainties
+from sordino.budget import Event, Gaussian, Ledger, Repeated, calibration
+from sordino.mechanisms import Stream, Streams, check_count_noise, noisy_counts
+from sordino.selection.attributes import Mask, Uncertainties, merits
+from sordino.training import GaussianObjective, LogisticPlan, data_norm, fit_many, least_tolerance, noise_ridge, scores
 
+Vectors = NDArray[Any]
 Scores = NDArray[np.float64]
 Fitness = Callable[[Mask], Scores]
 """Masks (subsets, features) → a score each, the greater the better."""
@@ -84,7 +88,7 @@ class Breeding:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class BestSubset:
     """The best subset of a search, its score, and what the search took."""
 
     mask: Mask
@@ -101,7 +105,7 @@ def evolve(
     parents: Parents,
     generator: np.random.Generator,
     most_scored: int | None = None,
-) -> Found:
+) -> BestSubset:
     """Generations of subsets, each scored once however often it comes up, and at most `most_scored` in all.
 
     The best subset ever scored is given, which the last population (Algorithm 4, line 14) may have lost again. Whether
@@ -127,7 +131,7 @@ def evolve(
         if len(new) > allowed or generation == breeding.generations:
             break
         masks = breeding.next(masks, np.array([known[key] for key in keys]), parents, generator)
-    return Found(*best, len(known), tuple(history))
+    return BestSubset(*best, len(known), tuple(history))
 
 
 CFS_BREEDING = Breeding(population=5000)
@@ -138,7 +142,7 @@ def cfs_genetic(
     generator: np.random.Generator,
     breeding: Breeding = CFS_BREEDING,
     parents: Parents = Truncation(),  # noqa: B008 (frozen)
-) -> Found:
+) -> BestSubset:
     """CFS-GA (Algorithm 4): the subset of greatest merit that a genetic search finds.
 
     Guarantee: post-processing of the uncertainties; the generator decides nothing about privacy.
@@ -160,3 +164,140 @@ def _not_empty(masks: Mask, generator: np.random.Generator) -> Mask:
     empty = np.flatnonzero(~masks.any(axis=1))
     masks[empty, generator.integers(0, masks.shape[1], len(empty))] = True
     return masks
+
+
+PAFS_BREEDING = Breeding(population=600)
+
+
+@dataclass(frozen=True)
+class SubsetCost:
+    """What trying one subset costs: a training on the train part, and a noisy score on the validation part.
+
+    Without a score event the validation records are public.
+    """
+
+    training: Event
+    score: Event | None = None
+
+
+def pafs(
+    fitness: Fitness,
+    features: int,
+    generator: np.random.Generator,
+    *,
+    cost: SubsetCost | None = None,
+    ledger: Ledger | None = None,
+    most_trials: int | None = None,
+    breeding: Breeding = PAFS_BREEDING,
+    parents: Parents = Tournament(),  # noqa: B008 (frozen)
+) -> BestSubset:
+    """The subset of the best score that a genetic search finds; scores are of validation records, never of test ones.
+
+    Guarantee: every different subset is one training of `cost.training` on the part "train" and one score of
+    `cost.score` on the part "validation". Room for `most_trials` of them (by default for all that could come up) is
+    reserved before the first, so that they are priced as planned; each is counted before it is run. The fitness must
+    do what `cost` states and charge nothing itself; all its outputs may be shown. Without a ledger nothing is charged:
+    then the records must be public, or the result labelled "selection not private".
+    """
+    if (ledger is None) != (cost is None):
+        raise ValueError("a ledger and the cost of a trial go together: give both or neither")
+    most = breeding.population * (breeding.generations + 1) if most_trials is None else most_trials
+    if most < 1:
+        raise ValueError(f"a search needs at least one trial, not {most}")
+    if ledger is None or cost is None:
+        return evolve(fitness, features, breeding, parents, generator, most)
+    ledger.refuse_add_remove()
+    entries = [ledger.begin(cost.training, most, "PAFS: trainings", "train")]
+    if cost.score is not None:
+        entries.append(ledger.begin(cost.score, most, "PAFS: scores", "validation"))
+    done = 0
+
+    def charged(masks: Mask) -> Scores:
+        nonlocal done
+        done += len(masks)
+        for entry in entries:
+            ledger.raise_count(entry, done)
+        return fitness(masks)
+
+    return evolve(charged, features, breeding, parents, generator, most)
+
+
+@dataclass(frozen=True)
+class LogisticTrials:
+    """How each subset is tried: an objective perturbation on the train part, a noisy count on the validation part."""
+
+    plan: LogisticPlan
+    score_noise: float
+    """Standard deviation of the noise on the number of correct predictions, which one record moves by at most 1."""
+    epsilon_of_one: float
+    """Of one training alone, at the ledger's δ."""
+
+    def __post_init__(self) -> None:
+        check_count_noise(self.score_noise)
+
+    @property
+    def cost(self) -> SubsetCost:
+        return SubsetCost(self.plan.event, Gaussian(self.score_noise))
+
+    @classmethod
+    def calibrated(
+        cls, trials: int, n: int, attributes: int, width: int, ledger: Ledger, goal: float
+    ) -> "LogisticTrials":
+        """The least noise with which so many trials bring neither part of the ledger above the goal.
+
+        n records to train on, of so many attributes that are `width` features when encoded.
+        """
+        ledger.refuse_add_remove()
+        delta = ledger.terms.target_delta
+        if delta is None:
+            raise ValueError("trials are planned for a ledger with a target δ")
+        adjacency = ledger.terms.adjacency
+
+        def planned(sigma: float) -> LogisticPlan:
+            noise = GaussianObjective(sigma)
+            ridge = noise_ridge(noise, n, width)
+            least = least_tolerance(n, width + 1, ridge, 10 * noise.expected_norm(width + 1))
+            return LogisticPlan(data_norm(attributes), ridge, noise, max(1e-6, 4 * least), adjacency=adjacency)
+
+        training = calibration.noise_multiplier(
+            lambda sigma: Repeated(planned(sigma).event, trials), goal, delta, adjacency, ledger.epsilon_if
+        )
+        score = calibration.noise_multiplier(
+            lambda sigma: Repeated(Gaussian(sigma), trials),
+            goal,
+            delta,
+            adjacency,
+            lambda event: ledger.epsilon_if(event, "validation"),
+        )
+        plan = planned(training)
+        return cls(plan, score, plan.epsilon(delta))
+
+
+def logistic_fitness(
+    trials: LogisticTrials,
+    train: tuple[Vectors, NDArray[np.integer]],
+    validation: tuple[Vectors, NDArray[np.integer]],
+    owners: NDArray[np.intp],
+    streams: Streams | None = None,
+) -> Fitness:
+    """Masks → the share of correct predictions on the validation vectors, with noise, of models trained with noise.
+
+    Guarantee: each subset is what `trials.cost` says; charging it is the search's business (`pafs`). Vectors are those
+    of the one-hot encoding: a row of a subset that touches a attributes has norm at most √(a+1), the bias included, and
+    the fit's noise is in units of that public norm. `owners` names each feature's attribute.
+    """
+    generator = (Streams.fresh() if streams is None else streams).generator(Stream.NOISE)
+    x, y = train
+    held, labels = validation
+    if len(held) == 0:
+        raise ValueError("scores need at least one validation record")
+    belongs = owners[:, None] == np.unique(owners)
+
+    def fitness(masks: Mask) -> Scores:
+        touched = (masks.astype(np.int64) @ belongs.astype(np.int64) > 0).sum(axis=1)
+        weights = fit_many(x, y, masks, trials.plan, 1, generator, np.sqrt(touched + 1.0))[:, 0]
+        correct = ((scores(weights, held) > 0) == labels[:, None]).sum(axis=0)
+        noisy = noisy_counts(generator, correct, trials.score_noise)
+        return np.asarray(noisy / len(held))
+
+    return fitness
