@@ -22,16 +22,15 @@ from sordino.features import as_array
 from sordino.mechanisms import ChannelMoments, Streams, ThresholdQuantiles
 from sordino.runs import Run, RunError
 from sordino.training import (
+    DatasetRecipe,
     Description,
     LinearClassifier,
     LinearHead,
     Plan,
-    Recipe,
     Trainee,
     WeightDistributionPlan,
     canaries,
     normalising,
-    plan_for,
     recipe,
 )
 
@@ -143,7 +142,7 @@ def audit_recipe(
     """
     _check(runs, confidence)  # before a plan is calibrated, which takes longer
     chosen, facts = _recipe(name)
-    plan = plan or plan_for(chosen, chosen.settings.n, epsilon, delta)
+    plan = plan or chosen.plan(chosen.settings.n, epsilon, delta)
     return _audit(plan, chosen, facts, delta, runs, confidence, streams or Streams.fresh())
 
 
@@ -188,7 +187,7 @@ def _ledger_finding(run: Run, sound: float) -> Finding:
 
 def _audit(
     plan: Plan | WeightDistributionPlan,
-    chosen: Recipe,
+    chosen: DatasetRecipe,
     facts: Facts,
     delta: float,
     runs: int,
@@ -211,7 +210,7 @@ def _check(runs: int, confidence: float) -> None:
         raise ValueError(f"an audit holds all its runs in memory: ask for {_MOST_RUNS:,} at most, not {runs:,}")
 
 
-def _recipe(name: str) -> tuple[Recipe, Facts]:
+def _recipe(name: str) -> tuple[DatasetRecipe, Facts]:
     """For the dataset that it was made for, from public facts alone."""
     problem: DataError | None = None
     for dataset, shape in (("mnist", (28, 28)), ("fashion-mnist", (28, 28)), ("cifar-10", (32, 32, 3))):
@@ -227,7 +226,7 @@ def _recipe(name: str) -> tuple[Recipe, Facts]:
     raise problem
 
 
-def _probed(chosen: Recipe, facts: Facts, expected_batch_size: int, streams: Streams) -> Trainee:
+def _probed(chosen: DatasetRecipe, facts: Facts, expected_batch_size: int, streams: Streams) -> Trainee:
     """The recipe's model with adversarial records in the place of features, of the shape that the features have."""
     shape = as_array(chosen.features(_two_examples(facts))).shape[1:]
     linear = isinstance(chosen.head, LinearHead)

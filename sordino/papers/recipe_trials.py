@@ -29,10 +29,10 @@ from sordino.papers.trials import Result, Say, Trial, as_json, resumed_or_restar
 from sordino.runs import Run
 from sordino.training import (
     Checkpoint,
+    DatasetRecipe,
     LastIteratePlan,
     Plan,
     Progress,
-    Recipe,
     Weights,
     fit,
     fit_last_iterate,
@@ -116,7 +116,7 @@ class RecipeTrial(Trial):
             marks=min(self.marks, 2),
         )
 
-    def _chosen(self) -> tuple[Dataset, Recipe]:
+    def _chosen(self) -> tuple[Dataset, DatasetRecipe]:
         dataset = _loaded(self.dataset)
         return dataset, recipe(self.recipe, self.dataset, dataset.facts, **dict(self.settings))
 
@@ -130,7 +130,7 @@ class RecipeTrial(Trial):
         seconds = {"features": described - begun, "training": time.perf_counter() - described}
         return found | {"trial": str(self), "n": len(material.train_y), "seconds": seconds}
 
-    def _train(self, chosen: Recipe, material: "_Material", run: Run, on_progress: Progress) -> dict[str, Any]:
+    def _train(self, chosen: DatasetRecipe, material: "_Material", run: Run, on_progress: Progress) -> dict[str, Any]:
         n, batch = len(material.train_y), chosen.expected_batch_size(len(material.train_y))
         sampler: Sampler = ShuffledSampler(n, batch) if self.shuffled else PoissonSampler(n, batch)
         if self.epsilon is None:
@@ -211,7 +211,7 @@ class LastIterateTrial(RecipeTrial):
     def __str__(self) -> str:
         return f"last iterate of {super().__str__()}"
 
-    def _train(self, chosen: Recipe, material: "_Material", run: Run, on_progress: Progress) -> Result:
+    def _train(self, chosen: DatasetRecipe, material: "_Material", run: Run, on_progress: Progress) -> Result:
         if self.epsilon is None or self.shuffled or self.simulated is not None:
             raise ValueError("iteration has noise and a fixed order: a budget is needed, and no draw of another kind")
         n = len(material.train_y)
@@ -254,7 +254,7 @@ class _Material:
     moments: normalising.Moments | None
 
     @classmethod
-    def of(cls, trial: RecipeTrial, chosen: Recipe, dataset: Dataset) -> "_Material":
+    def of(cls, trial: RecipeTrial, chosen: DatasetRecipe, dataset: Dataset) -> "_Material":
         order = np.random.default_rng(0).permutation(len(dataset.train))
         held_out, train = np.sort(order[: trial.validation]), np.sort(order[trial.validation :][: trial.records])
         examined = dataset.train if trial.validation else dataset.test
@@ -277,7 +277,7 @@ class _Material:
     def before(self) -> Event | None:
         return normalising.spent_before(self.moments)
 
-    def standardised(self, trial: RecipeTrial, chosen: Recipe, run: Run, ledger: Ledger) -> "_Material":
+    def standardised(self, trial: RecipeTrial, chosen: DatasetRecipe, run: Run, ledger: Ledger) -> "_Material":
         """By the recipe's private normalisation; without noise, by exact statistics, since ε is infinite anyway."""
         scale = None
         if chosen.moments is not None and trial.epsilon is None:
@@ -288,7 +288,7 @@ class _Material:
         train_x, test_x = (normalising.standardised(scale, x) for x in (self.train_x, self.test_x))
         return replace(self, train_x=train_x, test_x=test_x)
 
-    def accuracy(self, chosen: Recipe, weights: Weights) -> float:
+    def accuracy(self, chosen: DatasetRecipe, weights: Weights) -> float:
         scores = chosen.head.scores(weights, self.test_x, self.classes)
         return float(np.mean(scores.argmax(dim=1).numpy() == self.test_y))
 
@@ -318,7 +318,7 @@ def further_examples(path: str, dataset: Dataset) -> Split:
     return Split(x, check_labels(y, dataset.facts.classes or (), file))
 
 
-def _features(chosen: Recipe, examples: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+def _features(chosen: DatasetRecipe, examples: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
     if not chosen.slow_features or len(rows) <= _FEW:
         return as_array(chosen.features(examples[rows]))
     every = stored(chosen.features, examples)

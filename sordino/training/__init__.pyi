@@ -73,7 +73,9 @@ from .predicting import classify as classify
 from .quantile_clip import SENSITIVITY as SENSITIVITY
 from .quantile_clip import QuantileClip as QuantileClip
 from .recipes import NAMES as NAMES
+from .recipes import RECIPES as RECIPES
 from .recipes import TABLE_12 as TABLE_12
+from .recipes import DatasetRecipe as DatasetRecipe
 from .recipes import Recipe as Recipe
 from .recipes import recipe as recipe
 from .recommending import L2_CLIP as L2_CLIP
@@ -85,7 +87,6 @@ from .schedules import Schedule as Schedule
 from .schedules import Staircase as Staircase
 from .schedules import WarmupCosine as WarmupCosine
 from .side_by_side import side_by_side as side_by_side
-from .train import plan_for as plan_for
 from .train import train as train
 from .weight_distribution_prices import Price as Price
 from .weight_distribution_prices import weight_distribution_prices as weight_distribution_prices

@@ -8,7 +8,7 @@ from sordino.budget import Ledger, check_delta, check_target
 from sordino.data import Facts
 from sordino.runs import Run, RunError
 from sordino.training.plan import Plan
-from sordino.training.recipes import Recipe, check_name, recipe
+from sordino.training.recipes import DatasetRecipe, check_name, recipe
 from sordino.training.weight_distributions import WeightDistributionPlan
 
 
@@ -50,7 +50,7 @@ class Description:
     """Words for the privacy statement: unit, tuning, notes."""
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> DatasetRecipe:
         return recipe(self.request.recipe, self.request.dataset, self.facts)
 
     def write(self, run: Run) -> None:

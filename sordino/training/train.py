@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.budget import Composed, Event, Ledger, Repeated, cost, printed, steps_for
-from sordino.data import DataError, Dataset, ShuffledSampler, description_of, load
+from sordino.budget import Composed, Event, Ledger, Repeated, cost, printed
+from sordino.data import DataError, Dataset, description_of, load
 from sordino.features import as_array, stored
 from sordino.mechanisms import Streams
 from sordino.runs import Run, RunError
@@ -22,7 +22,7 @@ from sordino.training.dpsgd import Standing, Trainee
 from sordino.training.fitting import fit
 from sordino.training.optimisers import Optimiser
 from sordino.training.plan import Plan
-from sordino.training.recipes import BEST, Recipe, recipe, strongest
+from sordino.training.recipes import BEST, DatasetRecipe, recipe, strongest
 from sordino.training.weight_distributions import WeightDistributionPlan, fit_weight_distributions
 
 # steps done, steps in all, ε drawn so far
@@ -64,7 +64,7 @@ def train(
     before = normalising.spent_before(chosen.moments)
     n += request.canaries
     if begun is None or out is None:
-        if request.canaries and chosen.weight_distributions:
+        if request.canaries and not chosen.recipe.noisy_gradients:
             raise ValueError(f"canaries watch noisy gradients, which {chosen.name} does not have: train without them")
         if request.canaries:  # refused before there is a folder; statistics do not change the size of a model
             one: Trainee = chosen.head.trainee(
@@ -72,7 +72,7 @@ def train(
             )
             one.initialise(Streams.fresh())
             canaries.check_count(request.canaries, one.parameters)
-        plan = plan_for(chosen, n, request.epsilon, request.delta, exact=request.exact)
+        plan = chosen.plan(n, request.epsilon, request.delta, exact=request.exact)
         run = Run.create(out, request.dataset)
         begun = Description("training", request, plan, dataset.facts, _words(request, dataset, chosen, plan))
         begun.write(run)
@@ -81,7 +81,7 @@ def train(
         if not run.ledger.exists() and any(path.exists() for path in (run.checkpoint, run.model, run.normalisation)):
             raise RunError(f"{run.folder} has results but no ledger: what they cost is lost; restore ledger.json")
     say(f"run folder: {run.folder}")
-    what = "training by weight distributions" if chosen.weight_distributions else "training"
+    what = chosen.recipe.charged_as
     planned = [*normalising.planned(chosen.moments), (plan.event, what, "train")]
     ledger = Ledger(request.epsilon, request.delta, path=run.ledger, planned=planned)
     scale = None
@@ -105,42 +105,11 @@ def train(
     return _finish(run, begun, ledger, dataset, accuracy, trained)
 
 
-def plan_for(
-    chosen: Recipe, n: int, epsilon: float, delta: float, *, exact: bool = False
-) -> Plan | WeightDistributionPlan:
-    """The recipe's plan with the least noise that, its normalisation included, meets the target."""
-    batch, before = chosen.expected_batch_size(n), normalising.spent_before(chosen.moments)
-    if chosen.weight_distributions:
-        if exact:
-            raise ValueError(f"exact noise is for noisy gradients, which {chosen.name} does not have: leave it out")
-        optimiser = chosen.optimiser(n, epsilon)
-        return WeightDistributionPlan.calibrated(
-            ShuffledSampler(n, batch),
-            l2_clip=chosen.l2_clip,
-            steps=steps_for(chosen.settings.epochs, n, batch),
-            learning_rate=optimiser.learning_rate,
-            momentum=optimiser.momentum,
-            target_epsilon=epsilon,
-            target_delta=delta,
-            before=before,
-        )
-    return Plan.calibrated(
-        n=n,
-        expected_batch_size=batch,
-        epochs=chosen.settings.epochs,
-        target_epsilon=epsilon,
-        target_delta=delta,
-        l2_clip=chosen.l2_clip,
-        before=before,
-        exact=exact,
-    )
-
-
 def _fit(
     run: Run,
     plan: Plan,
     trainee: Trainee,
-    chosen: Recipe,
+    chosen: DatasetRecipe,
     request: Request,
     ledger: Ledger,
     on_progress: Callable[[int, int], None],
@@ -177,7 +146,7 @@ def _epsilon_within(before: Event | None, plan: Plan | WeightDistributionPlan, c
     return _epsilon_up_to(before, plan, min(plan.steps, math.ceil(charged / eighth) * eighth), delta)
 
 
-def _features(chosen: Recipe, examples: Any, on_progress: Callable[[int], None]) -> NDArray[np.floating]:
+def _features(chosen: DatasetRecipe, examples: Any, on_progress: Callable[[int], None]) -> NDArray[np.floating]:
     if chosen.slow_features and len(examples):
         found = stored(chosen.features, examples, on_progress=on_progress)
         on_progress(len(examples))  # from the cache too: progress must not show whether these records were seen before
@@ -189,7 +158,9 @@ def _accuracy(scores: Tensor, labels: NDArray[np.int64]) -> float:
     return float(np.mean(scores.argmax(dim=1).numpy() == labels))
 
 
-def _words(request: Request, dataset: Dataset, chosen: Recipe, plan: Plan | WeightDistributionPlan) -> dict[str, Any]:
+def _words(
+    request: Request, dataset: Dataset, chosen: DatasetRecipe, plan: Plan | WeightDistributionPlan
+) -> dict[str, Any]:
     notes = ["the test set is a public benchmark: its accuracy is not charged"]
     notes += [dataset.facts.note] if dataset.facts.note else []
     if request.canaries:

@@ -18,7 +18,6 @@ from sordino.training.large_rates import LARGE_RATES
 from sordino.training.plan import Plan
 from sordino.training.quantile_clip import QuantileClip
 from sordino.training.recipes import NAMES
-from sordino.training.train import plan_for
 from sordino.training.weight_distributions import WeightDistributionPlan
 
 FINDINGS = {"weights", "charge", "sampler", "noise", "keys", "sensitivity"}
@@ -57,7 +56,7 @@ def test_weight_distributions_keep_what_they_are_charged() -> None:
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"weight-distributions"}))
 def test_every_recipe_is_audited_under_its_own_plan(name: str) -> None:
     chosen, _ = _recipe(name)  # its network is probed above
-    audit = audit_plan(plan_for(chosen, chosen.settings.n, 2.0, 1e-5), 1e-5, moments=chosen.moments, runs=500)
+    audit = audit_plan(chosen.plan(chosen.settings.n, 2.0, 1e-5), 1e-5, moments=chosen.moments, runs=500)
     assert audit.verdict == "consistent", audit.to_json()
     assert 1.99 < audit.claimed_epsilon == audit.sound_epsilon <= 2
     if name == "linear":

@@ -263,7 +263,7 @@ def test_scattering_with_private_normalisation_is_one_budget(
 def test_recipes_for_other_images_say_so(sordino: Callable[..., Any]) -> None:
     for command, words in (
         (("digits", "--recipe", "cnn"), "28×28"),
-        (("digits", "--recipe", "cnn-small"), "28×28"),
+        (("digits", "--recipe", "cnn-small"), "colour images of 32×32 only, not grey images of 8×8"),
         (("digits", "--recipe", "lsr-m3"), "made for mnist alone, not for digits"),
         (("adult", "--recipe", "scatter-linear"), "for images"),
     ):

@@ -1,19 +1,24 @@
 """Recipes from public facts alone: which is strongest, what its settings are, and whom it refuses."""
 
+import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from sordino.budget import PoissonGaussian, Repeated, cost, rdp
 from sordino.data import DataError, Facts, load
+from sordino.features import Pixels
 from sordino.features.normalisation import GroupNorm
 from sordino.mechanisms.moments import ChannelMoments
+from sordino.training import Adam
 from sordino.training.augmentation import Shifts
 from sordino.training.large_rates import LARGE_RATES
-from sordino.training.recipes import BEST, NAMES, check_name, recipe, strongest
+from sordino.training.recipes import BEST, NAMES, Recipe, Settings, check_name, recipe, strongest
 
 AIMED_AT = dict(zip(LARGE_RATES, (1, 2, 2.93, 1, 2, 2.7, 2, 5, 7.53), strict=True))
 
@@ -59,7 +64,11 @@ def test_large_rates_are_the_papers(name: str, grey: Facts, colour: Facts) -> No
     made = LARGE_RATES[name]
     chosen = recipe(name, made.dataset, colour if made.dataset == "cifar-10" else grey)
     assert chosen.expected_batch_size(made.n) / made.n == pytest.approx(made.sample_rate, abs=1e-5)
-    assert (chosen.l2_clip, chosen.momentum, chosen.settings.epochs) == (made.l2_clip, made.momentum, made.epochs)
+    assert (chosen.l2_clip, chosen.momentum, chosen.settings.epochs) == (
+        made.l2_clip,
+        made.momentum,
+        made.epochs,
+    )
     # Their learning rates belong to their own budgets: below them it shrinks, above it does not grow.
     assert chosen.optimiser(made.n, made.epsilon).learning_rate == made.learning_rate
     assert chosen.optimiser(made.n, 9.0).learning_rate == made.learning_rate
@@ -95,13 +104,13 @@ def test_names_and_data_that_do_not_fit_are_refused(grey: Facts, colour: Facts) 
         recipe("cnn", "large", replace(colour, shape=(64, 64, 3)))
     with pytest.raises(DataError, match="use cnn"):
         recipe("cnn-small", "mnist", grey)
-    with pytest.raises(DataError, match="grey images of 28×28 only"):
+    with pytest.raises(DataError, match="grey images of 28×28 only, not colour images of 32×32; use scatter-linear"):
         recipe("weight-distributions", "cifar-10", colour)
 
 
 def test_weight_distributions_train_a_network_in_which_each_example_is_normalised_alone(grey: Facts) -> None:
     chosen = recipe("weight-distributions", "mnist", grey)
-    assert chosen.weight_distributions
+    assert not chosen.recipe.noisy_gradients
     network = chosen.head.trainee(np.zeros((4, 1, 28, 28), np.float32), np.arange(4), 10).model  # type: ignore[attr-defined]
     assert sum(value.numel() for value in network.parameters()) == 61_706
     assert [layer.num_channels for layer in network if isinstance(layer, nn.GroupNorm)] == [6, 16, 120, 84]
@@ -115,9 +124,30 @@ def test_every_recipe_says_where_its_settings_come_from(name: str, grey: Facts, 
     assert chosen.tuning("somewhere-else").startswith("not counted: the recipe's settings were fixed in advance")
 
 
-@pytest.mark.parametrize("name", ["linear", "scatter-linear", "transfer-linear", "weight-distributions"])
+@pytest.mark.parametrize("name", ["linear", "scatter-linear", "transfer-linear"])
 @pytest.mark.parametrize("change", [{"input_scale": 0.3}, {"orthogonal": True}, {"shifts": Shifts(1, 1)}])
 def test_changes_without_effect_are_refused(name: str, change: dict[str, Any], grey: Facts) -> None:
     with pytest.raises(ValueError, match="takes no input_scale, orthogonal or shifts"):
         recipe(name, "mnist", grey, **change)
     assert recipe("lsr-m1", "mnist", grey, **change).head == replace(recipe("lsr-m1", "mnist", grey).head, **change)
+
+
+def test_a_new_recipe_is_one_value_with_any_optimiser(grey: Facts) -> None:
+    mine = Recipe(
+        "mine", "for a test", lambda facts: Pixels(), {"mnist": Settings(60_000, 512, 0.01, 2)}, optimiser=Adam
+    )
+    chosen = mine.on("mnist-5k", grey, epochs=3)
+    assert chosen.optimiser(60_000, 3.0) == Adam(0.01, 0.9)
+    assert chosen.tuned_on == ("mnist", "mnist-5k")
+    assert chosen.plan(5000, 1.0, 1e-5).steps == 3 * math.ceil(5000 / 256) - 1
+    factory = replace(mine, optimiser=lambda rate, momentum: partial(torch.optim.NAdam, lr=rate))
+    assert factory.on("mnist", grey).optimiser(60_000, 3.0).keywords == {"lr": 0.01}
+
+
+def test_descriptions_are_those_that_runs_were_kept_under(grey: Facts) -> None:
+    assert repr(recipe("lsr-m1", "mnist", grey)) == (
+        "Recipe(name='lsr-m1', features=Pixels(mean=(0.1307,), deviation=(0.3081,), white=255.0), "
+        "head=NetworkHead(lsr_cnn), settings=Settings(n=60000, batch=8562, learning_rate=6.939, epochs=40, "
+        "groups=None, moments=None, averaged=0.1), tuned_on=('mnist', 'mnist-5k'), l2_clip=0.2901, momentum=0.4253, "
+        "slow_features=False, least_batch=256)"
+    )

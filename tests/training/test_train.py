@@ -6,13 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sordino.features import stored
 from sordino.features.pixels import Pixels
 from sordino.training.train import _features
 
 
 def test_progress_does_not_show_whether_features_were_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "cache_folder", lambda cache=None: tmp_path)
+    monkeypatch.setenv("SORDINO_CACHE", str(tmp_path))
     recipe = SimpleNamespace(slow_features=True, features=Pixels())
     shown: list[list[int]] = []
     for _ in range(2):
