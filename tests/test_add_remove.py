@@ -15,8 +15,7 @@ from torch.utils.data import TensorDataset
 
 import sordino
 from sordino.budget import Gaussian, Laplace, Ledger
-from sordino.cli.table_ledger import TableLedger
-from sordino.data import Column, Split
+from sordino.data import Column, Split, source_fingerprint
 from sordino.data.samplers import FullBatchSampler, PoissonSampler
 from sordino.data.schema import Schema
 from sordino.features.projection import Projection
@@ -24,7 +23,7 @@ from sordino.mechanisms.gaussian import clipped_gaussian_sum
 from sordino.mechanisms.moments import ChannelMoments, SecondMoments, ThresholdQuantiles
 from sordino.mechanisms.quantile import private_bounds, private_quantile
 from sordino.mechanisms.trials import noisy_accuracy
-from sordino.runs import Run
+from sordino.runs import Run, TableLedger
 from sordino.selection import DenseSpace, RandomSearch, SearchPlan, SearchRequest, TrialData, search
 from sordino.selection.attributes import Attributes
 from sordino.selection.feature_selection import CfsSelection
@@ -130,7 +129,9 @@ USES: dict[str, Use] = {
         ledger=ledger,
         most_trials=2,
     ),
-    "commands for tables": lambda ledger, run: TableLedger("adult", 5.0, 1e-5, ledger.path, None),
+    "commands for tables": lambda ledger, run: TableLedger(
+        "adult", source_fingerprint("adult"), 5.0, 1e-5, ledger.path, None
+    ),
     "Plan": lambda ledger, run: Plan.calibrated(n=60, expected_batch_size=20, epochs=1, l2_clip=1.0, **TARGETS),
     "LogisticPlan": lambda ledger, run: LogisticPlan.calibrated(n=60, width=3, data_norm=2.0, **TARGETS),
     "output perturbation": lambda ledger, run: LogisticPlan.output_perturbed(n=60, width=3, data_norm=2.0, **TARGETS),

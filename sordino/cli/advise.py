@@ -22,10 +22,10 @@ from sordino.cli.table_arguments import (
     Target,
     table_file,
 )
-from sordino.cli.table_ledger import TableLedger, in_words, state, told
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
+    from sordino.runs import TableLedger
     from sordino.selection import Answer, Situation, Steps
 
 _POINTS, _REPEATS = 5, 4
@@ -53,6 +53,8 @@ def advise(
     as_json: Json = False,
 ) -> None:
     """Say which columns, which model and which settings suit a private dataset at this ε, and why (free)."""
+    from sordino.data import source_fingerprint
+    from sordino.runs import TableLedger
     from sordino.selection import advise as answers_to
 
     if carry_out != (out is not None):
@@ -67,7 +69,7 @@ def advise(
         _print({"answers": answers_to(situation)}, situation, as_json)
         return
     table = table_file(file, target, schema, public)
-    account = None if out is None else TableLedger(file, epsilon, delta, ledger, out, schema)
+    account = None if out is None else TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema)
     facts = table.schema.facts(table.n, table.name)
     situation = _situation(facts, table.n, epsilon, delta, 0 if public is None else _records_in(public, table))
     if measure:
@@ -125,10 +127,10 @@ def _model_in(answers: list["Answer"]) -> str:
 
 
 def _carried_out(
-    situation: "Situation", table: TableFile, public: Path | None, account: TableLedger, out: Path
+    situation: "Situation", table: TableFile, public: Path | None, account: "TableLedger", out: Path
 ) -> tuple["Situation", dict[str, Any]]:
     """The situation with the ε that the ledger leaves for it, and what came of the advice."""
-    from sordino.runs import Run
+    from sordino.runs import Run, spending
     from sordino.selection import ADVICE, Steps, carry_out
 
     kept = out / ADVICE
@@ -149,8 +151,8 @@ def _carried_out(
     steps = Steps.advised(situation, table.schema, model)
     ledger = account.opened(out, steps.announcements())
     result = carry_out(steps, private, stand_in(table, public, situation.trained), ledger, out)
-    state(ledger, out, _tuning(steps))
-    return situation, {"result": {"model": model, **result.to_json()}, **told(ledger), "run": str(out)}
+    Run(out).write_statement(ledger.statement(unit="one row of the table", tuning=_tuning(steps)))
+    return situation, {"result": {"model": model, **result.to_json()}, **spending(ledger), "run": str(out)}
 
 
 def _tuning(steps: "Steps") -> str:
@@ -164,7 +166,8 @@ def _tuning(steps: "Steps") -> str:
 def _affordable(situation: "Situation", table: TableFile, ledger: "Ledger") -> tuple[float, str]:
     """The largest ε, to a hundredth or so, whose advice the ledger has room for, and the model of that advice."""
     from sordino.budget import BudgetExceeded, Planned, calibration
-    from sordino.selection import Steps, check_budget
+    from sordino.runs import check_budget
+    from sordino.selection import Steps
     from sordino.selection import advise as answers_to
 
     low, high, found = 0.0, situation.epsilon, None
@@ -231,6 +234,8 @@ def _finite(value: Any) -> Any:
 
 
 def _in_words(answer: dict[str, Any]) -> str:
+    from sordino.runs import spending_in_words
+
     lines = [f"n={answer['n']:,}, ε={answer['target_epsilon']:g}, δ={answer['delta']:g}", ""]
     for number, each in enumerate(answer["answers"], 1):
         price = f"costs ε={each['cost']:.3g} on its own" if each["cost"] else "free"
@@ -245,7 +250,7 @@ def _in_words(answer: dict[str, Any]) -> str:
         f"Done: {result['model']} on {len(result['features'])} features ({features}).",
         f"Features by {result['why_these']}",
         f"accuracy {100 * result['accuracy']:.2f} % (noise ±{100 * result['noise_of_score']:.2g} %)",
-        in_words(answer),
+        spending_in_words(answer),
         f"model and statement: {answer['run']}; ledger: {answer['ledger']}",
     ]
     return "\n".join(lines)

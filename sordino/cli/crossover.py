@@ -22,9 +22,9 @@ from sordino.cli.table_arguments import (
     Target,
     table_file,
 )
-from sordino.cli.table_ledger import TableLedger, in_words, state, told
 
 if TYPE_CHECKING:
+    from sordino.runs import TableLedger
     from sordino.selection import Measured, StandIn, TableModel
 
 
@@ -57,7 +57,8 @@ def crossover(
 ) -> None:
     """Find the ε below which a simpler model is the better choice (free, unless --private)."""
     from sordino.budget import check_delta_against_n
-    from sordino.data import number_set_aside
+    from sordino.data import number_set_aside, source_fingerprint
+    from sordino.runs import TableLedger
     from sordino.selection import classes_of, default_grid, models_named, rehearsed, usual_models
 
     if not 0 < confidence < 1:
@@ -72,7 +73,7 @@ def crossover(
     if private:
         if out is None:
             raise typer.BadParameter("--private needs --out FOLDER, where the ledger and the trials are kept")
-        account = TableLedger(file, epsilon, delta, ledger, out, schema)
+        account = TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema)
         answer = _privately(table, chosen, public, account, out, points, repeats, confidence)
     else:
         n = table.n - number_set_aside(table.n)  # as many as train where it is done privately
@@ -89,14 +90,14 @@ def _privately(
     table: TableFile,
     models: tuple["TableModel", ...],
     public: Path | None,
-    account: TableLedger,
+    account: "TableLedger",
     out: Path,
     points: int,
     repeats: int,
     confidence: float,
 ) -> dict[str, Any]:
     from sordino.data import set_aside
-    from sordino.runs import Run
+    from sordino.runs import Run, spending
     from sordino.selection import PrivatePlan, measured_privately, rehearsed
 
     parts = set_aside(table.read())
@@ -126,8 +127,8 @@ def _privately(
     with progress_of("on the private table") as show:
         measured = measured_privately(plan, table.schema, parts, rates, ledger, out, show)
     tuning = "models were compared on the private records: counted above; learning rates come from other rows: free"
-    state(ledger, out, tuning)
-    answer = _answer(measured, table, plan.models, budget, confidence, told(ledger))
+    Run(out).write_statement(ledger.statement(unit="one row of the table", tuning=tuning))
+    answer = _answer(measured, table, plan.models, budget, confidence, spending(ledger))
     _keep(answer, measured, out, confidence)
     return answer
 
@@ -197,6 +198,8 @@ def _keep(answer: dict[str, Any], measured: "Measured", out: Path, confidence: f
 
 
 def _in_words(answer: dict[str, Any]) -> str:
+    from sordino.runs import spending_in_words
+
     lines = [f"measured on {answer['measured_on']}", ""]
     width = max(len(name) for name in answer["accuracies"])
     lines.append(f"{'mean accuracy at ε':{width + 14}} " + " ".join(f"{each:>8.3g}" for each in answer["epsilons"]))
@@ -214,7 +217,7 @@ def _in_words(answer: dict[str, Any]) -> str:
     beyond = "; ε lies beyond what was measured" if answer["best_beyond_measured"] else ""
     lines += [f"at ε={answer['target_epsilon']:g}: {answer['best']}{beyond}", ""]
     if answer["spent"]:
-        return "\n".join([*lines, in_words(answer)])
+        return "\n".join([*lines, spending_in_words(answer)])
     return "\n".join([*lines, "ε of the whole workflow: 0. Of the private table only its records were counted."])
 
 

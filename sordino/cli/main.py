@@ -58,7 +58,7 @@ def ledger(
 ) -> None:
     """Show what a run has spent: the privacy statement of its ledger."""
     from sordino.budget import Ledger, as_text
-    from sordino.cli.table_ledger import ledger_elsewhere
+    from sordino.runs import ledger_elsewhere
     from sordino.training import ledger_statement
 
     elsewhere = ledger_elsewhere(run) if run.is_dir() else None

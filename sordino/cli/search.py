@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 
 from sordino.cli.table_arguments import Delta, Epsilon, Json, LedgerFile, refuse_private_as_public
-from sordino.cli.table_ledger import TableLedger, in_words, told
 
 if TYPE_CHECKING:
     from sordino.selection import Executor, SearchMethod, SearchRequest, TrialResult
@@ -115,8 +114,8 @@ def run_request(
     seed: int | None,
     as_json: bool,
 ) -> None:
-    from sordino.data import Schema, is_named, load
-    from sordino.runs import Run
+    from sordino.data import Schema, is_named, load, source_fingerprint
+    from sordino.runs import Run, TableLedger, spending
     from sordino.selection import SearchData, check_source, prepare_search, search_within
 
     source, schema, target, public = names
@@ -129,7 +128,7 @@ def run_request(
     elif domains is None and public is not None and target is not None and Path(public).is_file():
         domains = shared = Schema.inferred(public, target)
     check_source(source)
-    account = TableLedger(source, epsilon, delta, ledger_file, out, schema)
+    account = TableLedger(source, source_fingerprint(source), epsilon, delta, ledger_file, out, schema)
     records = SearchData.read(source, schema=domains, target=target)
     others = None if public is None else SearchData.read(public, schema=shared, target=target)
     known = None if out is None else Run(out)
@@ -153,12 +152,13 @@ def run_request(
             on_result=show,
             say=lambda line: console.print(line, highlight=False),
         )
-    result |= told(ledger)
+    result |= spending(ledger)
     typer.echo(json.dumps(result, ensure_ascii=False) if as_json else _in_words(result))
 
 
 def _in_words(result: dict[str, Any]) -> str:
     from sordino.budget import printed
+    from sordino.runs import spending_in_words
 
     sizes = f"{result['parameters']:,} parameters, {result['trained_parameters']:,} of them trained"
     lines = [f"chosen: {result['in_words']} ({sizes})"]
@@ -172,7 +172,7 @@ def _in_words(result: dict[str, Any]) -> str:
     lines.append(f"one training alone: ε={printed(result['epsilon_of_one_training'])}")
     if result["claimed_epsilon"] is not None:
         lines.append(f"the paper would claim ε={printed(result['claimed_epsilon'])} for such a search, without a proof")
-    return "\n".join([*lines, in_words(result), f"model and statement: {result['run']}"])
+    return "\n".join([*lines, spending_in_words(result), f"model and statement: {result['run']}"])
 
 
 def executor_for(workers: int, ray: str | None) -> "Executor":

@@ -18,7 +18,6 @@ from sordino.cli.table_arguments import (
     Target,
     table_file,
 )
-from sordino.cli.table_ledger import SELECTION, TableLedger, in_words, is_unspent, state, told
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
@@ -59,8 +58,8 @@ def select(
 ) -> None:
     """Choose the features of a private table that are worth their noise."""
     from sordino.budget import check_delta_against_n
-    from sordino.data import Schema, number_set_aside, set_aside
-    from sordino.runs import Run
+    from sordino.data import Schema, number_set_aside, set_aside, source_fingerprint
+    from sordino.runs import SELECTION, Run, TableLedger, is_unspent
     from sordino.selection import CfsSelection, PafsSelection, RandomSelection, selection_target
 
     if size is not None and method in (MethodName.CFS_GA, MethodName.PAFS):
@@ -82,7 +81,7 @@ def select(
         chosen_by = CfsSelection(method is MethodName.CFS_GA, size, private_bounds)
     table = table_file(file, target, schema, public)
     check_delta_against_n(delta, table.n)
-    account = TableLedger(file, epsilon, delta, ledger, out, schema)
+    account = TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema)
     now = account.now()
     # Planned on the ledger as it is, so that what does not fit is refused before there is a folder.
     chosen_by.check(table.schema, table.n - number_set_aside(table.n), now, selection_target(now, share))
@@ -94,12 +93,14 @@ def select(
     run.write_json(_SCHEMA, Schema(chosen.columns, table.schema.target).to_json())
     run.write_json(SELECTION, answer)
     how = chosen.words if method is MethodName.RANDOM else "On the private records: counted above."
-    state(spent, run.folder, f"features were chosen by {method.value}. {how}")
+    tuning = f"features were chosen by {method.value}. {how}"
+    run.write_statement(spent.statement(unit="one row of the table", tuning=tuning))
     typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
 
 
 def _answer(method: MethodName, chosen: "Selection", ledger: "Ledger", folder: Path) -> dict[str, Any]:
     from sordino.budget import Composed
+    from sordino.runs import spending
 
     target = ledger.terms.target_epsilon or 0.0
     # As the next command will be priced: by the filter, since what it does is chosen after this.
@@ -115,13 +116,15 @@ def _answer(method: MethodName, chosen: "Selection", ledger: "Ledger", folder: P
         "score": None if chosen.score is None else min(1.0, max(0.0, chosen.score)),
         "trials": chosen.trials,
         "words": chosen.words,
-        **told(ledger),
+        **spending(ledger),
         "target_epsilon": target,
         "remaining": max(0.0, target - spent),
     }
 
 
 def _in_words(answer: dict[str, Any]) -> str:
+    from sordino.runs import spending_in_words
+
     named = "\n".join(f"  {place:3}. {name}" for place, name in enumerate(answer["features"], start=1))
     lines = [f"{len(answer['features'])} of {answer['of_features']} features, by {answer['method']}:", named, ""]
     if answer["merit"] is not None:
@@ -131,4 +134,4 @@ def _in_words(answer: dict[str, Any]) -> str:
     lines += [answer["words"], ""]
     left = f"remaining budget of the target {answer['target_epsilon']:g}: {answer['remaining']:.4g}"
     ends = [f"to use their columns next: --schema {answer['schema']} --ledger {answer['ledger']}"]
-    return "\n".join([*lines, f"{in_words(answer)}; {left}", *ends])
+    return "\n".join([*lines, f"{spending_in_words(answer)}; {left}", *ends])

@@ -54,7 +54,7 @@ def train(
 
 def resume(run: RunFolder, as_json: Json = False) -> None:
     """Go on with a run that was interrupted."""
-    from sordino.cli.table_ledger import holds_account
+    from sordino.runs import holds_account
     from sordino.selection import holds_advice, holds_search
     from sordino.training import request_of
 

@@ -20,6 +20,7 @@ from .named import is_named as is_named
 from .named import load as load
 from .named import locate as locate
 from .named import names as names
+from .named import source_fingerprint as source_fingerprint
 from .raw_files import DataError as DataError
 from .raw_files import reading as reading
 from .records import ArrayRecords as ArrayRecords

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import hmac
 import importlib.util
 import json
 import os
@@ -150,6 +151,18 @@ def names() -> tuple[str, ...]:
 def is_named(source: str) -> bool:
     """Whether this is a dataset's name, and not a file that is called like one."""
     return source in declared() and not Path(source).exists()
+
+
+def source_fingerprint(source: str) -> Callable[[bytes], str]:
+    """Of a file's bytes, or of a dataset's name, under the key it is given: an HMAC that confirms no guess."""
+
+    def fingerprint(key: bytes) -> str:
+        if is_named(source):
+            return hmac.new(key, f"dataset {source}".encode(), hashlib.sha256).hexdigest()
+        with reading(source, "data"), Path(source).open("rb") as file:
+            return hashlib.file_digest(file, lambda: hmac.new(key, b"file ", hashlib.sha256)).hexdigest()
+
+    return fingerprint
 
 
 def named(name: str) -> NamedDataset:

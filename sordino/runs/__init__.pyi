@@ -13,3 +13,11 @@ from .run import Run as Run
 from .run import RunBusy as RunBusy
 from .run import RunError as RunError
 from .run import whole_number as whole_number
+from .table_ledger import SELECTION as SELECTION
+from .table_ledger import TableLedger as TableLedger
+from .table_ledger import check_budget as check_budget
+from .table_ledger import holds_account as holds_account
+from .table_ledger import is_unspent as is_unspent
+from .table_ledger import ledger_elsewhere as ledger_elsewhere
+from .table_ledger import spending as spending
+from .table_ledger import spending_in_words as spending_in_words

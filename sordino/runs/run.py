@@ -20,7 +20,7 @@ from torch import Tensor
 from sordino.budget import as_text, write_durably
 
 _FACTS = "sordino"
-_DESCRIPTION = "run.json"
+DESCRIPTION = "run.json"
 _SEALED = "sealed_tensors"
 
 
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def started(self) -> bool:
-        return (self.folder / _DESCRIPTION).is_file()
+        return (self.folder / DESCRIPTION).is_file()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -89,12 +89,12 @@ class Run:
     def write_description(self, content: Mapping[str, Any]) -> None:
         """With the note that its tensors are sealed, unless an older version began the run without."""
         sealed = self._tensors_are_sealed() if self.started else True
-        self.write_sealed(_DESCRIPTION, {**content, **({_SEALED: True} if sealed else {})})
+        self.write_sealed(DESCRIPTION, {**content, **({_SEALED: True} if sealed else {})})
 
     def read_description(self) -> dict[str, Any]:
-        if not (self.folder / _DESCRIPTION).exists():
-            raise RunError(f"{self.folder} is not a run of sordino: it has no {_DESCRIPTION}")
-        return self.read_sealed(_DESCRIPTION)
+        if not (self.folder / DESCRIPTION).exists():
+            raise RunError(f"{self.folder} is not a run of sordino: it has no {DESCRIPTION}")
+        return self.read_sealed(DESCRIPTION)
 
     def _tensors_are_sealed(self) -> bool:
         return self.read_description().get(_SEALED) is True

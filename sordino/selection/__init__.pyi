@@ -57,7 +57,6 @@ from .search_workflow import prepare_search as prepare_search
 from .search_workflow import search_outcome as search_outcome
 from .search_workflow import search_within as search_within
 from .searching import SearchPlan as SearchPlan
-from .searching import check_budget as check_budget
 from .searching import search as search
 from .situation import Situation as Situation
 from .stand_ins import PlantedRows as PlantedRows

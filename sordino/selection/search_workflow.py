@@ -26,12 +26,12 @@ from sordino.budget import (
 from sordino.data import Facts, PoissonSampler, read_examples, read_inputs
 from sordino.features import as_array
 from sordino.mechanisms import ScoreNoise, score_deviation
-from sordino.runs import Run, RunError
+from sordino.runs import Run, RunError, check_budget
 from sordino.selection.executors import Executor
 from sordino.selection.search_data import SearchData, feature_of
 from sordino.selection.search_methods import GenerationalSearch, GeneticSearch, RandomSearch, SearchMethod, Stage
 from sordino.selection.search_spaces import C, Grid, Space, check_buildable, read_candidate
-from sordino.selection.searching import OUTCOME, OnResult, SearchPlan, check_budget, is_begun, search
+from sordino.selection.searching import OUTCOME, OnResult, SearchPlan, is_begun, search
 from sordino.selection.trials import TrialResult, correct_predictions, predicted_classes
 from sordino.training import Plan, as_expected
 

@@ -25,7 +25,6 @@ from sordino.budget import (
     Planned,
     Repeated,
     UnsupportedEvent,
-    composed,
     partial_of,
 )
 from sordino.mechanisms import (
@@ -38,7 +37,7 @@ from sordino.mechanisms import (
     new_secret,
     secret_from_seed,
 )
-from sordino.runs import Key, Run, RunError
+from sordino.runs import Key, Run, RunError, check_budget
 from sordino.selection.executors import Executor, InProcess
 from sordino.selection.search_methods import Round, SearchMethod, Stage
 from sordino.selection.search_spaces import C, Space, check_buildable
@@ -290,20 +289,6 @@ def _reserve(ledger: Ledger, plan: SearchPlan[C], key: _Key, run: Run, trials: P
         if key.new and all(ledger.number_of(entry) is None for entry in wanted):
             _forget(run)  # nothing was reserved: a cheaper search may use the folder
         raise
-
-
-def check_budget(ledger: Ledger, items: list[Planned]) -> None:
-    """Check all parts before anything is announced: what is announced counts, drawn or not."""
-    target = ledger.terms.target_epsilon
-    if target is None:
-        return
-    for part in dict.fromkeys(item.part for item in items):
-        epsilon = ledger.epsilon_if(composed([item.event for item in items if item.part == part]), part)
-        if not epsilon <= target:
-            raise BudgetExceeded(
-                f"all of it would bring ε on the {part} records to {epsilon:.4g}, above the target {target:g}: "
-                "use more noise, fewer steps or fewer trials. Nothing was recorded"
-            )
 
 
 def _release(run: Run, plan: SearchPlan[C], chosen: FinishedTrial, paid: list[str]) -> None:

@@ -12,8 +12,7 @@ from typing import Generic, TypeVar
 
 from sordino.budget import Event, Ledger, NonPrivate, Planned, RepeatAndSelect
 from sordino.mechanisms import Stream, Streams, number_of_trials, secret_from_seed
-from sordino.runs import Diverged
-from sordino.selection.searching import check_budget
+from sordino.runs import Diverged, check_budget
 
 T = TypeVar("T")
 M = TypeVar("M")

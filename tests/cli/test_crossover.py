@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger
-from sordino.cli.table_ledger import TableLedger
+from sordino.data import source_fingerprint
+from sordino.runs import TableLedger
 from sordino.selection import measuring
 
 SCHEMA = {
@@ -134,7 +135,9 @@ def test_announcements_that_do_not_fit_together_are_all_refused(files: Path, tmp
     """Each fits alone: told of one by one, the ledger would keep the first."""
     path = tmp_path / "ledger.json"
     Ledger(1.0, 1e-5, path=path)
-    account = TableLedger(str(files / "private.csv"), 1.0, 1e-5, path, None)
+    account = TableLedger(
+        str(files / "private.csv"), source_fingerprint(str(files / "private.csv")), 1.0, 1e-5, path, None
+    )
     with pytest.raises(BudgetExceeded, match="Nothing was recorded"):
         account.opened(None, [(Gaussian(5.0), "one", "train"), (Gaussian(5.0), "two", "train")])
     assert Ledger.open(path).plan == ()
@@ -213,7 +216,9 @@ def test_damaged_measurements(
     sordino: Callable[..., Any], files: Path, tmp_path: Path, content: dict[str, Any]
 ) -> None:
     out = tmp_path / "out"
-    TableLedger(str(files / "private.csv"), 1.0, 1e-5, None, out).bind(out)
+    TableLedger(str(files / "private.csv"), source_fingerprint(str(files / "private.csv")), 1.0, 1e-5, None, out).bind(
+        out
+    )
     good = {"models": ["logistic-numeric", "linear"], "epsilons": [0.1, 0.2], "n": 320, "repeats": 2, "score_noise": 9}
     damaged = json.dumps(good | content) if content else ""
     (out / "measurement.json").write_text(damaged, encoding="utf-8")

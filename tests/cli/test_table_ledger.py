@@ -14,8 +14,8 @@ import pytest
 
 from sordino.budget import Gaussian, Ledger, LedgerError
 from sordino.budget.statement import printed
-from sordino.cli.table_ledger import TableLedger, in_words, told
-from sordino.data import load, number_set_aside, shuffled
+from sordino.data import load, number_set_aside, shuffled, source_fingerprint
+from sordino.runs import TableLedger, spending, spending_in_words
 
 SCHEMA = {
     "columns": {"age": {"bounds": [0, 100]}, "work": {"categories": ["a", "b", "c"]}},
@@ -166,7 +166,9 @@ def test_a_ledger_with_entries_and_no_binding_is_refused(sordino: Callable[..., 
 
 
 def test_a_table_that_changes_while_it_is_read_is_refused(files: Path) -> None:
-    account = TableLedger(str(files / "table.csv"), 1.0, 1e-5, None, files / "out")
+    account = TableLedger(
+        str(files / "table.csv"), source_fingerprint(str(files / "table.csv")), 1.0, 1e-5, None, files / "out"
+    )
     drop_a_row(files / "table.csv")
     with pytest.raises(ValueError, match="another state of that file"):
         account.opened(files / "out")
@@ -174,17 +176,17 @@ def test_a_table_that_changes_while_it_is_read_is_refused(files: Path) -> None:
 
 
 def test_a_named_table_is_bound_by_its_name(files: Path) -> None:
-    TableLedger("digits", 1.0, 1e-5, None, None).bind(files / "out")
-    TableLedger("digits", 1.0, 1e-5, None, files / "out")
+    TableLedger("digits", source_fingerprint("digits"), 1.0, 1e-5, None, None).bind(files / "out")
+    TableLedger("digits", source_fingerprint("digits"), 1.0, 1e-5, None, files / "out")
     with pytest.raises(ValueError, match="another table than breast-cancer"):
-        TableLedger("breast-cancer", 1.0, 1e-5, None, files / "out")
+        TableLedger("breast-cancer", source_fingerprint("breast-cancer"), 1.0, 1e-5, None, files / "out")
 
 
 def test_a_folder_with_something_else_in_it_is_not_bound(files: Path) -> None:
     (files / "out").mkdir()
     (files / "out" / "score.json").write_text("{}")
     with pytest.raises(ValueError, match="choose another folder"):
-        TableLedger("digits", 1.0, 1e-5, None, files / "out")
+        TableLedger("digits", source_fingerprint("digits"), 1.0, 1e-5, None, files / "out")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -232,10 +234,10 @@ def test_noise_that_can_be_predicted_is_not_called_private(sordino: Callable[...
     ledger = Ledger(1.0, 1e-5)
     for predictable in (True, False):  # whatever goes on with such a ledger is no better
         ledger.spend(Gaussian(50.0), "something", seeded=predictable)
-        assert "nothing here is private" in in_words(told(ledger))
+        assert "nothing here is private" in spending_in_words(spending(ledger))
     fresh = sordino(*asked("tune", "--out", "fresh", "--json")).json
     assert fresh["seeded"] is False
-    assert in_words(fresh).startswith("ε of the whole workflow: ")
+    assert spending_in_words(fresh).startswith("ε of the whole workflow: ")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -396,7 +398,7 @@ def test_an_old_copy_of_a_ledger_does_not_regain_budget(
     assert not Ledger.open(files / "one.json").entries
     # Where the user's registry knows nothing, the folder that drew from the ledger does.
     monkeypatch.setenv("SORDINO_STATE", str(files / "another computer"))
-    account = TableLedger("table.csv", 2.0, 1e-4, files / "one.json", files / "out")
+    account = TableLedger("table.csv", source_fingerprint("table.csv"), 2.0, 1e-4, files / "one.json", files / "out")
     with pytest.raises(LedgerError, match="is an old copy"):
         account.opened(files / "out")
     assert not Ledger.open(files / "one.json").entries
@@ -415,7 +417,9 @@ def test_nothing_is_stated_of_an_old_copy(
     assert sordino(*asked("select", "--out", "out", *elsewhere)).code == 0
     assert sordino("ledger", "out").code == 0
     old = path.read_bytes()
-    ledger = TableLedger("table.csv", 2.0, 1e-4, path, files / "out").opened(files / "out")
+    ledger = TableLedger("table.csv", source_fingerprint("table.csv"), 2.0, 1e-4, path, files / "out").opened(
+        files / "out"
+    )
     ledger.spend(Gaussian(400.0), "one more look")
     path.write_bytes(old)
     if moved:
