@@ -22,7 +22,7 @@ from diffprivlib.models import LogisticRegression
 from numpy.typing import NDArray
 
 from sordino.data import Column, load
-from sordino.features.encoding import OneHot
+from sordino.features import OneHot
 from sordino.training.convex import LogisticPlan, data_norm, fit_many, scores
 
 RECORD = Path("results/benchmarks/convex.json")

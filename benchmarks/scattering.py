@@ -11,7 +11,7 @@ from pathlib import Path
 import scipy.special
 import torch
 
-from sordino.features.scattering import Scattering
+from sordino.features import Scattering
 
 SHAPES = {"MNIST": (1, 28, 28), "CIFAR-10": (3, 32, 32)}
 RECORD = Path("results/benchmarks/scattering.json")

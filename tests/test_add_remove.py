@@ -18,7 +18,7 @@ from sordino.budget import Gaussian, Laplace, Ledger
 from sordino.data import Column, Split, source_fingerprint
 from sordino.data.samplers import FullBatchSampler, PoissonSampler
 from sordino.data.schema import Schema
-from sordino.features.projection import Projection
+from sordino.features import Projection
 from sordino.mechanisms.gaussian import clipped_gaussian_sum
 from sordino.mechanisms.moments import ChannelMoments, SecondMoments, ThresholdQuantiles
 from sordino.mechanisms.quantile import private_bounds, private_quantile

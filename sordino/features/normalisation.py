@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from sordino.features.feature import Feature, as_array
+from sordino.features.base import Feature, as_array
 
 _EPSILON = 1e-5
 _BLOCK = 200

@@ -10,7 +10,7 @@ from scipy.linalg import eigh
 
 from sordino.budget import Ledger, NonPrivate
 from sordino.data import DataError
-from sordino.features.feature import Feature, as_array, without_warning
+from sordino.features.base import Feature, as_array, without_warning
 from sordino.mechanisms import SHORTER, SecondMoments, Streams, memory, memory_of
 
 Array = NDArray[np.float64]

@@ -4,7 +4,7 @@ Convolve with a wavelet, take the modulus, average: edges by scale and direction
 second order: how edges go together. A function of one example alone, with constants fixed in advance, so it costs no
 privacy. The transform is kymatio's, as a few large products of real matrices over a whole block of images. Moduli are
 real, so they are analysed into cosines and sines of each side, which takes a quarter of the work of complex transforms;
-a wavelet with subsampling is then a small matrix at each frequency (`fourier.py` has them), and averages are products
+a wavelet with subsampling is then a small matrix at each frequency (`wavelets.py` has them), and averages are products
 with a band matrix.
 """
 
@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.features.feature import Feature
-from sordino.features.fourier import analysis, averaging, synthesis, wavelet_matrices
-from sordino.features.wavelets import bank, coarser
-from sordino.features.workers import side_by_side
+from sordino.features.base import Feature
+from sordino.features.images import in_parallel
+from sordino.features.wavelets import analysis, averaging, bank, coarser, synthesis, wavelet_matrices
 
 _BLOCK_BYTES = 2**23
 """Of the largest intermediate result: a block of images should stay in the processor's cache."""
@@ -60,7 +59,7 @@ class Scattering(Feature):
             rows = slice(start, start + transform.block)
             transform(planes[rows], out[rows])
 
-        side_by_side(describe, range(0, len(planes), transform.block))
+        in_parallel(describe, range(0, len(planes), transform.block))
         return out.view(batch, colours * self.channels, *out.shape[2:])
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from sordino.models.fully_connected import in_sequence
 from sordino.models.normalisation import Norm, group_norm, no_norm
 
 
@@ -115,10 +116,10 @@ def fast_cifar_resnet(
         return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), norm(outputs), nn.ReLU()
 
     double, fourfold, last = 2 * width, 4 * width, 8 * width
-    return nn.Sequential(
-        *convolved(3, width),
-        *(*convolved(width, double), nn.MaxPool2d(2), Residual(*convolved(double, double), *convolved(double, double))),
-        *(*convolved(double, fourfold), nn.MaxPool2d(2)),
-        *(*convolved(fourfold, last), nn.MaxPool2d(2), Residual(*convolved(last, last), *convolved(last, last))),
-        *(nn.MaxPool2d(4), nn.Flatten(), nn.Linear(last, classes, bias=False), Scaled(1 / 8), score_norm(classes)),
+    return in_sequence(
+        convolved(3, width),
+        (*convolved(width, double), nn.MaxPool2d(2), Residual(*convolved(double, double), *convolved(double, double))),
+        (*convolved(double, fourfold), nn.MaxPool2d(2)),
+        (*convolved(fourfold, last), nn.MaxPool2d(2), Residual(*convolved(last, last), *convolved(last, last))),
+        (nn.MaxPool2d(4), nn.Flatten(), nn.Linear(last, classes, bias=False), Scaled(1 / 8), score_norm(classes)),
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sordino.budget import BudgetExceeded, Ledger
 from sordino.data import Column, DataError, files
 from sordino.data.schema import Schema, read_table
-from sordino.features.encoding import OneHot
+from sordino.features import OneHot
 
 DOCUMENT = {
     "columns": {"age": {"bounds": [17, 90]}, "work": {"categories": ["NA", "007", "self"]}},

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.features.feature import Chain
-from sordino.features.normalisation import GroupNorm, Standardised
-from sordino.features.pixels import IMAGENET_DEVIATION, IMAGENET_MEAN, Pixels
+from sordino.features import IMAGENET_DEVIATION, IMAGENET_MEAN, Chain, GroupNorm, Pixels, Standardised
 
 
 def test_groups_have_mean_zero_and_variance_one() -> None:

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sordino.features.of_module import OfModule
-from sordino.features.pixels import Pixels
+from sordino.features import OfModule, Pixels
 
 
 def backbone(seed: int = 0) -> nn.Sequential:

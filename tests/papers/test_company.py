@@ -5,7 +5,7 @@ import torch
 
 from sordino import models
 from sordino.data import load
-from sordino.features.pixels import Pixels
+from sordino.features import Pixels
 from sordino.papers.weight_distributions.company import company
 
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sordino.data.samplers import PoissonSampler
-from sordino.features.word_vectors import WordVectors
+from sordino.features import WordVectors
 from sordino.papers.items import reproduce
 from sordino.papers.trials import Experiment, TrialStore
 from sordino.papers.weight_distributions import plan_figures, private, private_rows

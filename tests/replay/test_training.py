@@ -18,8 +18,7 @@ import sordino
 from sordino.budget import Ledger
 from sordino.data import Split, load
 from sordino.data.samplers import ShuffledSampler
-from sordino.features.normalisation import Standardised
-from sordino.features.projection import Projection
+from sordino.features import Projection, Standardised
 from sordino.gradients.tuning import Choices
 from sordino.mechanisms.moments import ChannelMoments, SecondMoments, ThresholdQuantiles
 from sordino.mechanisms.quantile import private_bounds

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sordino.budget import BudgetExceeded, Ledger
 from sordino.data import Column, DataError, Split, load
 from sordino.data.schema import Schema
-from sordino.features.encoding import OneHot
+from sordino.features import OneHot
 from sordino.mechanisms.contingency import pair_tables
 from sordino.selection.attributes import (
     Attributes,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sordino.budget import Gaussian, Ledger, cost
 from sordino.data import Column, DataError, Split, set_aside
 from sordino.data.schema import Schema
-from sordino.features.encoding import OneHot
+from sordino.features import OneHot
 from sordino.mechanisms.streams import Streams, secret_from_seed
 from sordino.runs import RunError
 from sordino.selection.measuring import PrivatePlan, default_grid, measured_privately, rehearsed

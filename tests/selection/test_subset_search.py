@@ -7,7 +7,7 @@ from sordino.budget import BudgetExceeded, Gaussian, Ledger, Pure, Repeated, cos
 from sordino.data import Column
 from sordino.data.dataset import cut
 from sordino.data.schema import Schema
-from sordino.features.encoding import OneHot
+from sordino.features import OneHot
 from sordino.mechanisms.streams import Streams
 from sordino.selection.attributes import Attributes, Uncertainties, merits
 from sordino.selection.subset_search import (

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.data import load
-from sordino.features.pixels import Pixels
+from sordino.features import Pixels
 from sordino.mechanisms.streams import Streams
 from sordino.training import noisy_weights
 from sordino.training.noisy_weights import NoisyTraining, accuracy, train_noisy

@@ -12,8 +12,7 @@ from torch import nn
 
 from sordino.budget import PoissonGaussian, Repeated, cost, rdp
 from sordino.data import DataError, Facts, load
-from sordino.features import Pixels
-from sordino.features.normalisation import GroupNorm
+from sordino.features import GroupNorm, Pixels
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.training import Adam
 from sordino.training.augmentation import Shifts

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sordino.features.pixels import Pixels
+from sordino.features import Pixels
 from sordino.training.train import _features
 
 

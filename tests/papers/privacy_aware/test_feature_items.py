@@ -8,7 +8,7 @@ import pytest
 
 from sordino.budget import Composed, RepeatAndSelect, Repeated, cost
 from sordino.data.schema import Schema
-from sordino.features.encoding import neutral_cuts
+from sordino.features import neutral_cuts
 from sordino.papers.privacy_aware import adult_best, feature_methods, feature_sgd, ridges
 from sordino.papers.privacy_aware.feature_methods import charged_search
 from sordino.papers.privacy_aware.feature_numbers import best_size, claimed, phenomenon

@@ -1,4 +1,4 @@
-"""Features computed once and kept on disk, in memory-mapped files that later runs only open."""
+"""Features on disk: computed once into memory-mapped files that later runs only open, or saved by the user."""
 
 import errno
 import fcntl
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from platformdirs import user_state_dir
 
 from sordino.budget import write_durably
-from sordino.data import CACHE_VARIABLE, DataError, cache_folder
-from sordino.features.feature import Chain, Feature, as_array
+from sordino.data import CACHE_VARIABLE, DataError, cache_folder, reading
+from sordino.features.base import Chain, Feature, as_array
 from sordino.mechanisms import data_tag
 
 STATE = "SORDINO_STATE"
@@ -35,6 +35,7 @@ _BLOCK = 500
 _PARTS = f"v{_FORMAT}-"  # those of other versions may be held without a lock
 _SECRET, _TAG = 32, 32
 _READ = 2**22
+_CHECKED_ROWS = 4096
 
 
 def stored(
@@ -192,3 +193,37 @@ def _room_on_disk(folder: Path) -> Iterator[None]:
             f"features cannot be stored in {folder}: {problem.strerror or problem}; make room there, or set "
             f"{CACHE_VARIABLE} to another folder"
         ) from None
+
+
+def saved(path: str | Path, rows: int, *, key: str | None = None) -> NDArray[Any]:
+    """The array (rows, D) in an .npy file, read-only and mapped, or under `key` (or alone) in an .npz file.
+
+    Guarantee: only that there is a finite row for each of the dataset's. The caller vouches that each row is a function
+    of its example and of public weights alone: then it costs no privacy.
+    """
+    path = Path(path)
+    if path.suffix not in (".npy", ".npz"):
+        raise DataError(f"{path} is neither an .npy nor an .npz file: save features with numpy.save or numpy.savez")
+    with reading(path, path.suffix):
+        found = _member(path, key) if path.suffix == ".npz" else np.load(path, mmap_mode="r", allow_pickle=False)
+    if found.ndim != 2 or not found.shape[1]:
+        raise DataError(f"{path} holds an array of shape {found.shape}, not features (rows, D)")
+    if not np.issubdtype(found.dtype, np.floating):
+        raise DataError(f"{path} holds {found.dtype}, not floating-point features")
+    if len(found) != rows:
+        raise DataError(f"{path} holds features of {len(found)} rows, but the data has {rows}: one for each is needed")
+    for start in range(0, rows, _CHECKED_ROWS):
+        wrong = ~np.isfinite(found[start : start + _CHECKED_ROWS]).all(axis=1)
+        if wrong.any():
+            raise DataError(f"{path}, row {start + int(wrong.argmax()) + 1}: a feature is not a finite number")
+    return found
+
+
+def _member(path: Path, key: str | None) -> NDArray[Any]:
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as content:
+        names = content.files
+        if key is None and len(names) == 1:
+            key = names[0]
+        if key not in names:
+            raise DataError(f"{path} holds the arrays {', '.join(sorted(names)) or '(none)'}: say which by key")
+        return np.asarray(content[key])

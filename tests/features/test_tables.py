@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sordino.data import Column, DataError
-from sordino.features.encoding import CentredOneHot, OneHot, Scaled, neutral_cuts
+from sordino.features import CentredOneHot, OneHot, Scaled, neutral_cuts
 from sordino.mechanisms import memory
 
 COLUMNS = (Column("age", bounds=(0, 100)), Column("colour", categories=("red", "green", "blue")))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sordino import models
-from sordino.models.public_images import FirstOwnBatchNorm, OwnBatchNorm, normalised_in_runs
+from sordino.models.normalisation import FirstOwnBatchNorm, OwnBatchNorm, normalised_in_runs
 
 BUILDS: dict[str, tuple[Callable[[models.Norm], nn.Module], tuple[int, ...]]] = {
     "lenet5": (lambda norm: models.lenet5(norm=norm), (1, 28, 28)),

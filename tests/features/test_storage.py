@@ -1,4 +1,4 @@
-"""Features are computed once for the same examples and constants, and never taken for others."""
+"""Stored features are computed once for the same examples and constants; saved ones are checked against the data."""
 
 import errno
 import hashlib
@@ -15,11 +15,7 @@ import torch
 from torch import Tensor
 
 from sordino.data import DataError
-from sordino.features import stored as room
-from sordino.features.feature import Feature
-from sordino.features.normalisation import GroupNorm
-from sordino.features.pixels import Pixels
-from sordino.features.stored import stored
+from sordino.features import Feature, GroupNorm, Pixels, saved, storage, stored
 
 CALLS: list[int] = []
 
@@ -166,7 +162,7 @@ def test_the_users_secret_is_kept_where_the_environment_says(tmp_path: Path, mon
 
 def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(storage.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(DataError, match="0 MiB are needed and 0 free; make room there, or set SORDINO_CACHE"):
         stored(Pixels(), images(), cache=tmp_path)
     assert list((tmp_path / "features").iterdir()) == []
@@ -176,7 +172,7 @@ def test_a_disk_that_fills_up_meanwhile_is_one_line_too(tmp_path: Path, monkeypa
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(room.os, "fsync", full)
+    monkeypatch.setattr(storage.os, "fsync", full)
     (tmp_path / "features.key").write_bytes(bytes(32))
     with pytest.raises(DataError, match="No space left on device; make room"):
         stored(Pixels(), images(), cache=tmp_path)
@@ -185,9 +181,62 @@ def test_a_disk_that_fills_up_meanwhile_is_one_line_too(tmp_path: Path, monkeypa
 
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
     stored(Pixels(), images(1), cache=tmp_path)
-    abandoned = tmp_path / "features" / f"{room._PARTS}abandoned.part"
+    abandoned = tmp_path / "features" / f"{storage._PARTS}abandoned.part"
     abandoned.write_bytes(b"half")
-    with room._part(tmp_path / "features") as (_, name):
+    with storage._part(tmp_path / "features") as (_, name):
         stored(Pixels(), images(), cache=tmp_path)
         assert not abandoned.exists()
         assert Path(name).exists()
+
+
+def rows(n: int = 5000) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
+
+
+def test_a_row_for_each_example(tmp_path: Path) -> None:
+    np.save(tmp_path / "plain.npy", rows())
+    np.savez(tmp_path / "one.npz", rows())
+    np.savez_compressed(tmp_path / "two.npz", train=rows(), test=rows(7))
+    plain = saved(tmp_path / "plain.npy", 5000)
+    assert isinstance(plain, np.memmap)
+    for found in (plain, saved(tmp_path / "one.npz", 5000), saved(str(tmp_path / "two.npz"), 5000, key="train")):
+        assert np.array_equal(found, rows())
+    assert len(saved(tmp_path / "two.npz", 7, key="test")) == 7
+
+
+def broken() -> np.ndarray:
+    values = rows()
+    values[4321, 1] = np.nan
+    return values
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (rows(4999), "features of 4999 rows, but the data has 5000"),
+        (broken(), "row 4322: a feature is not a finite number"),
+        (rows().ravel(), r"shape \(15000,\), not features"),
+        (rows()[:, :0], r"shape \(5000, 0\), not features"),
+        (np.zeros((5000, 3), np.int64), "holds int64, not floating-point"),
+        (np.array([object()] * 5000), r"not a readable \.npy file"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_one_line(tmp_path: Path, values: np.ndarray, message: str) -> None:
+    np.save(tmp_path / "features.npy", values)
+    with pytest.raises(DataError, match=message) as caught:
+        saved(tmp_path / "features.npy", 5000)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        saved(tmp_path / "none.npy", 1)
+    with pytest.raises(DataError, match=r"neither an \.npy nor an \.npz"):
+        saved(tmp_path / "features.csv", 1)
+    (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04")
+    with pytest.raises(DataError, match=r"not a readable \.npz file"):
+        saved(tmp_path / "cut.npz", 1)
+    np.savez(tmp_path / "two.npz", train=rows(3), test=rows(3))
+    for key in (None, "validation"):
+        with pytest.raises(DataError, match="holds the arrays test, train: say which by key"):
+            saved(tmp_path / "two.npz", 3, key=key)

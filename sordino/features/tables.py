@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.data import Column, DataError
-from sordino.features.feature import Feature, without_warning
+from sordino.features.base import Feature, without_warning
 from sordino.mechanisms import memory
 
 if TYPE_CHECKING:
