@@ -19,7 +19,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 def room_of(path: Path) -> str:
     relative = path.relative_to(PACKAGE)
-    return relative.parts[0].removesuffix(".py")
+    room = relative.parts[0].removesuffix(".py")
+    return "cli" if room == "__main__" else room
 
 
 def imported_rooms(path: Path) -> set[str]:

@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.cli.recommend import recommend as print_recommendation
-from sordino.cli.weight_distributions import print_prices
+from sordino import budget, training  # rooms load what is used of them: no command waits for what it does not need
 
-# Accountants take a second to import: commands that need none should not wait for them.
 if TYPE_CHECKING:
     from sordino.budget import Event
+    from sordino.training import Price, Recommendation
+
+_GIGABYTE = 1e9
 
 
 class Accountant(StrEnum):
@@ -45,45 +47,35 @@ def plan(
     accountant: Annotated[Accountant | None, typer.Option(help="Default: the tighter of PLD and RDP.")] = None,
     adjacency: Annotated[Adjacency, typer.Option(help="Which datasets are neighbours.")] = Adjacency.ZERO_OUT,
     conversion: Annotated[
-        Conversion, typer.Option(help="Of rdp-classic: the papers of 2020 used the old one.")
+        Conversion, typer.Option(help="With rdp-classic; papers up to 2020 use the old one.")
     ] = Conversion.NEW,
     recommend: Annotated[
         bool, typer.Option("--recommend", help="Propose a whole setting from --n, --epsilon and --delta, with reasons.")
     ] = False,
     compute: Annotated[
-        float | None, typer.Option(help="Of --recommend: example gradients that may be computed. Default: 40 epochs.")
+        float | None, typer.Option(help="With --recommend: gradients of single examples to afford. Default: 40 epochs.")
     ] = None,
-    memory: Annotated[float | None, typer.Option(help="Of --recommend: gigabytes for examples in work.")] = None,
+    memory: Annotated[float | None, typer.Option(help="With --recommend: gigabytes for a physical batch.")] = None,
     parameters: Annotated[
-        int | None, typer.Option(help="Of --recommend: size of the model. Default: LSR's network, 25,386.")
+        int | None, typer.Option(help="With --recommend: size of the model. Default: LSR's network, 25,386.")
     ] = None,
     public: Annotated[
-        str | None, typer.Option(help="Of --recommend: a public dataset to measure sampling noise on, free of charge.")
+        str | None, typer.Option(help="With --recommend: a public dataset to measure sampling noise on, at no cost.")
     ] = None,
     weight_distributions: Annotated[
         bool,
         typer.Option("--weight-distributions", help="Price SI-DPSGD's noise in the weights: claimed and sound."),
     ] = False,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Of --weight-distributions. A constant one does not matter.")
+        float | None, typer.Option(help="With --weight-distributions; a constant one does not matter.")
     ] = None,
-    momentum: Annotated[float | None, typer.Option(help="Of --weight-distributions. Default: 0.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="With --weight-distributions. Default: 0.")] = None,
     decay: Annotated[
-        float | None, typer.Option(help="Of --weight-distributions: the rate's factor after each epoch.")
+        float | None, typer.Option(help="With --weight-distributions: the rate's factor after each epoch.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """Solve for the third of noise multiplier, ε, and epochs or steps (give exactly two), or recommend a setting."""
-    from sordino.budget import (
-        PoissonGaussian,
-        Repeated,
-        calibration,
-        check_delta,
-        check_delta_against_draws,
-        check_delta_against_n,
-        steps_for,
-    )
-
+    """Give two of noise multiplier, ε and epochs (or steps); prints the third. Or let it recommend a setting."""
     if recommend:
         if epsilon is None:
             raise typer.BadParameter("--recommend needs --epsilon")
@@ -94,68 +86,91 @@ def plan(
             )
         if adjacency is not Adjacency.ZERO_OUT:
             raise typer.BadParameter("--recommend plans for zero-out adjacency")
-        print_recommendation(n, epsilon, delta, compute, memory, parameters, public, as_json)
+        proposed = training.recommend(
+            n, epsilon, delta, _gradient_size(parameters, public), compute=compute, memory=_bytes(memory)
+        )
+        _show(_recommendation(proposed), as_json, lambda: _recommendation_in_words(proposed))
         return
     if {compute, memory, parameters, public} != {None}:
         raise typer.BadParameter("--compute, --memory, --parameters and --public go with --recommend")
-    if {learning_rate, momentum, decay} != {None} and not weight_distributions:
+    given = {"learning_rate": learning_rate, "momentum": momentum, "decay": decay}
+    rates = {name: value for name, value in given.items() if value is not None}
+    if rates and not weight_distributions:
         raise typer.BadParameter("--learning-rate, --momentum and --decay go with --weight-distributions")
     if batch is None:
         raise typer.BadParameter("give --batch, or --recommend to have one proposed")
     if epochs is not None and steps is not None:
         raise typer.BadParameter("give --epochs or --steps, not both")
-    given = [noise_multiplier is not None, epsilon is not None, epochs is not None or steps is not None]
-    if sum(given) != 2:
+    if [noise_multiplier is None, epsilon is None, epochs is None and steps is None].count(True) != 1:
         raise typer.BadParameter("give exactly two of --noise-multiplier, --epsilon, and --epochs or --steps")
     if not (1 <= n <= 2**53 and 1 <= batch <= n):
         raise typer.BadParameter("--n must lie between 1 and 2^53, and --batch between 1 and n")
     if steps is not None and steps < 1:
         raise typer.BadParameter(f"--steps must be at least 1, not {steps}")
-    check_delta_against_n(delta, n)
-    price = _price(accountant, check_delta(delta), adjacency.value, conversion.value)
-    rate = batch / n
-    if steps is None and epochs is not None:
-        steps = steps_for(epochs, n, batch)
+    budget.check_delta_against_n(delta, n)
+    price = _price(accountant, budget.check_delta(delta), adjacency.value, conversion.value)
+    if epochs is not None:
+        steps = budget.steps_for(epochs, n, batch)
     if weight_distributions:
         if steps is None or accountant is not None or adjacency is not Adjacency.ZERO_OUT:
             raise typer.BadParameter(
                 "--weight-distributions takes --epochs or --steps, and --noise-multiplier or --epsilon; it prices by "
                 "both accountants and for zero-out adjacency"
             )
-        asked = {"learning_rate": learning_rate, "momentum": momentum, "decay": decay}
-        rates = {name: value for name, value in asked.items() if value is not None}
-        print_prices(n, batch, steps, delta, noise_multiplier, epsilon, as_json, **rates)
+        prices = training.weight_distribution_prices(
+            n, batch, steps, delta, noise_multiplier=noise_multiplier, epsilon=epsilon, **rates
+        )
+        rows = {"n": n, "batch": batch, "steps": steps, "delta": delta, "prices": [asdict(row) for row in prices]}
+        _show(rows, as_json, lambda: _prices_in_words(prices, delta, rows["steps"]))
         return
+    rate = batch / n
 
     def event(sigma: float, count: int) -> "Event":
-        return Repeated(PoissonGaussian(rate, sigma), count)
+        return budget.Repeated(budget.PoissonGaussian(rate, sigma), count)
 
     match noise_multiplier, steps, epsilon:
         case None, int(count), float(target):
-            check_delta_against_draws(delta, rate, count)
-            sigma = calibration.noise_multiplier(lambda s: event(s, count), target, delta, adjacency.value, price)
+            budget.check_delta_against_draws(delta, rate, count)
+            sigma = budget.calibration.noise_multiplier(
+                lambda s: event(s, count), target, delta, adjacency.value, price
+            )
         case float(sigma), None, float(target):
-            count = calibration.steps(lambda t: event(sigma, t), target, price)
+            count = budget.calibration.steps(lambda t: event(sigma, t), target, price)
         case float(sigma), int(count), _:
             pass
-    answer = _answer(event(sigma, count), price, accountant, delta, adjacency.value)
-    answer |= {"noise_multiplier": sigma, "steps": count, "epochs": count * rate, "sample_rate": rate}
-    typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
+    both = budget.cost(event(sigma, count), delta, adjacency.value)
+    answer = {
+        "epsilon": price(event(sigma, count)),
+        "delta": delta,
+        "accountant": accountant.value if accountant else both.accountant,
+        "epsilon_pld": both.pld,
+        "epsilon_rdp": both.rdp,
+        "adjacency": adjacency.value,
+        "noise_multiplier": sigma,
+        "steps": count,
+        "epochs": count * rate,
+        "sample_rate": rate,
+    }
+    _show(answer, as_json, lambda: _plan_in_words(answer))
+
+
+def _show(answer: dict[str, Any], as_json: bool, in_words: Callable[[], str]) -> None:
+    typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else in_words())
 
 
 def _price(accountant: Accountant | None, delta: float, adjacency: str, conversion: str) -> Callable[["Event"], float]:
-    from sordino.budget import check_adjacency, cost, rdp
-
-    relation = check_adjacency(adjacency)
+    relation = budget.check_adjacency(adjacency)
     match accountant:
         case Accountant.RDP:
-            return lambda event: rdp.epsilon(event, delta, relation)
+            return lambda event: budget.rdp.epsilon(event, delta, relation)
         case Accountant.RDP_CLASSIC:
-            return lambda event: rdp.classic_epsilon(event, delta, relation, "old" if conversion == "old" else "new")
+            return lambda event: budget.rdp.classic_epsilon(
+                event, delta, relation, "old" if conversion == "old" else "new"
+            )
         case Accountant.PLD:
-            return lambda event: _required(cost(event, delta, relation).pld)
+            return lambda event: _required(budget.cost(event, delta, relation).pld)
         case None:
-            return lambda event: cost(event, delta, relation).epsilon
+            return lambda event: budget.cost(event, delta, relation).epsilon
 
 
 def _required(value: float | None) -> float:
@@ -164,25 +179,8 @@ def _required(value: float | None) -> float:
     return value
 
 
-def _answer(
-    event: "Event", price: Callable[["Event"], float], accountant: Accountant | None, delta: float, adjacency: str
-) -> dict[str, Any]:
-    from sordino.budget import cost
-
-    both = cost(event, delta, adjacency)
-    return {
-        "epsilon": price(event),
-        "delta": delta,
-        "accountant": accountant.value if accountant else both.accountant,
-        "epsilon_pld": both.pld,
-        "epsilon_rdp": both.rdp,
-        "adjacency": adjacency,
-    }
-
-
-def _in_words(answer: dict[str, Any]) -> str:
-    from sordino.budget import printed
-
+def _plan_in_words(answer: dict[str, Any]) -> str:
+    printed = budget.printed
     return "\n".join(
         [
             f"ε                 {printed(answer['epsilon'], 5)} at δ={answer['delta']:g} ({answer['accountant']})",
@@ -191,5 +189,81 @@ def _in_words(answer: dict[str, Any]) -> str:
             f"sample rate       {answer['sample_rate']:.5g}, Poisson",
             f"accountants       PLD {printed(answer['epsilon_pld'], 5)}, RDP {printed(answer['epsilon_rdp'], 5)}",
             f"adjacency         {answer['adjacency']}",
+        ]
+    )
+
+
+def _bytes(gigabytes: float | None) -> float | None:
+    return None if gigabytes is None else gigabytes * _GIGABYTE
+
+
+def _gradient_size(parameters: int | None, public: str | None) -> Any:
+    """Gradients are assumed as long as the clip, or measured on a public dataset."""
+    if parameters is not None and public is not None:
+        raise typer.BadParameter("give --parameters or --public, not both: a measurement has a network of its own")
+    if public is not None:
+        return training.gradient_size_on(public, training.L2_CLIP)
+    return training.GradientSize(training.LARGE_RATES["lsr-m1"].parameters if parameters is None else parameters)
+
+
+def _recommendation(found: "Recommendation") -> dict[str, Any]:
+    return {
+        **asdict(found.chosen),
+        "epochs": found.epochs,
+        "l2_clip": found.l2_clip,
+        "learning_rate": found.learning_rate,
+        "momentum": found.momentum,
+        "epsilon": found.cost.epsilon,
+        "delta": found.delta,
+        "accountant": found.cost.accountant,
+        "root_law": found.root_law,
+        "physical_batch": found.physical_batch,
+        "reasons": list(found.reasons),
+        "candidates": [asdict(each) for each in found.candidates],
+    }
+
+
+def _recommendation_in_words(found: "Recommendation") -> str:
+    chosen, share_in_words = found.chosen, training.share_in_words
+    lines = [
+        f"ε                 {budget.printed(found.cost.epsilon, 5)} at δ={found.delta:g} ({found.cost.accountant})",
+        f"sample rate       {chosen.sample_rate:.5g}, Poisson: {chosen.expected_batch_size:,} of {found.n:,} a step",
+        f"noise multiplier  {chosen.noise_multiplier:.5g}",
+        f"steps             {chosen.steps:,} ({found.epochs:.4g} epochs)",
+        f"clip              {found.l2_clip:g}",
+        f"learning rate     {found.learning_rate:g}, momentum {found.momentum:g}",
+        f"accounted noise   {share_in_words(chosen.accounted_share)} of the variance of a step",
+        "",
+        *(f"- {reason}" for reason in found.reasons),
+        "",
+        f"along σ ≈ {found.root_law:.3g}·√rate, at the same ε and epochs:",
+        "      rate        σ    steps  noise of the run  accounted",
+    ]
+    for each in found.candidates:
+        excess, share = 100 * (each.excess_noise - 1), share_in_words(each.accounted_share)
+        numbers = f"{each.sample_rate:10.4g} {each.noise_multiplier:8.4g} {each.steps:8,} {excess:+14.2f} % {share:>11}"
+        lines.append(numbers + "  ←" * (each == chosen))
+    return "\n".join([*lines, "(noise of the run: relative to full batches)"])
+
+
+def _prices_in_words(prices: "list[Price]", delta: float, steps: Any) -> str:
+    printed = budget.printed
+    least = budget.rdp.classic_epsilon(budget.Composed(()), delta, "zero-out", "old")
+    lines = [
+        f"weight distributions, {steps:,} steps, ε at δ={delta:g}",
+        f"{'sampling':12}{'noise':>10}{'claimed':>12}{'sound':>12}{'last weights':>15}",
+    ]
+    for price in prices:
+        last = f"≥ {printed(price.last_weights_at_least, 4)}"
+        sound, claimed = printed(price.sound, 4), printed(price.claimed, 4)
+        lines.append(f"{price.sampling:12}{price.noise_multiplier:10.4g}{claimed:>12}{sound:>12}{last:>15}")
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "claimed: what the paper charges, as if each step's means were released: not sound (RDP, the old "
+            f"conversion, whose orders give no less than {printed(least, 4)})",
+            "sound: all weights drawn along the way, and so the last ones: what the ledger charges",
+            "last weights: what they alone reveal at least of some record; not an upper bound",
         ]
     )

@@ -1,10 +1,13 @@
 """How every command ends when it cannot end well."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import sordino as package
 from sordino.cli import main, plan
 
 
@@ -54,6 +57,11 @@ def test_a_problem_is_one_line(
     def fails(*_: Any) -> None:
         raise problem("no minimum\nwas found")
 
-    monkeypatch.setattr(plan, "print_recommendation", fails)
+    monkeypatch.setattr(plan, "_gradient_size", fails)
     outcome = sordino("plan", "--recommend", "--n", 100, "--epsilon", 1, "--delta", 1e-5)
     assert (outcome.code, outcome.err) == (2, "sordino: no minimum was found\n")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "sordino", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"sordino {package.__version__}\n"
