@@ -186,7 +186,9 @@ class _OwnForward:
 
     def backward(self, saved: tuple[Tensor, ...], needed: tuple[bool, ...], gradient: Any) -> tuple[Any, Gradients]:
         if self._gradients is not None:
-            return self._input_gradients(saved, needed, gradient), self._checked(self._gradients(gradient))
+            with _parameters_replaced(dict(self._layer.named_modules()), self._values):
+                found = self._gradients(gradient)
+            return self._input_gradients(saved, needed, gradient), self._checked(found)
         trained = {name: self._values[name] for name in self._names}
         fixed = {name: value for name, value in self._values.items() if name not in self._names}
 
@@ -196,8 +198,8 @@ class _OwnForward:
 
         split = [value.unflatten(0, (self._examples, -1)) for value in (gradient, *saved)]
         own, *backward = vmap(per_example)(*split)
-        found: dict[str, PerExampleGradient] = {full: WholeGradient(own[name]) for name, full in self._names.items()}
-        return tuple(dx.flatten(0, 1) if need else None for dx, need in zip(backward, needed, strict=True)), found
+        inputs = tuple(dx.flatten(0, 1) if need else None for dx, need in zip(backward, needed, strict=True))
+        return inputs, {full: WholeGradient(own[name]) for name, full in self._names.items()}
 
     def _input_gradients(self, saved: tuple[Tensor, ...], needed: tuple[bool, ...], gradient: Tensor) -> Any:
         inputs = [x.requires_grad_(need) for x, need in zip(saved, needed, strict=True)]
@@ -327,22 +329,28 @@ def _added(gradients: list[PerExampleGradient]) -> PerExampleGradient:
 
 @contextmanager
 def installed(
-    modules: Mapping[str, nn.Module],
-    rules: Mapping[str, Callable[..., Any]],
-    tracked: Mapping[str, Tracked],
-    tape: Tape,
+    modules: Mapping[str, nn.Module], rules: Mapping[str, Callable[..., Any]], tracked: Mapping[str, Tensor], tape: Tape
 ) -> Iterator[None]:
     """Put rules in place of the layers' forwards and tracked parameters in place of the others; restore on leaving."""
-    places = [(modules[name.rpartition(".")[0]], name.rpartition(".")[2], value) for name, value in tracked.items()]
-    before = [(module, name, module._parameters[name]) for module, name, _ in places]
     try:
         for name, rule in rules.items():
             modules[name].__dict__["forward"] = partial(rule, tape, name, modules[name])
+        with _parameters_replaced(modules, tracked):
+            yield
+    finally:
+        for name in rules:
+            modules[name].__dict__.pop("forward", None)
+
+
+@contextmanager
+def _parameters_replaced(modules: Mapping[str, nn.Module], values: Mapping[str, Tensor]) -> Iterator[None]:
+    """Put these values in place of parameters, by name; restore on leaving."""
+    places = [(modules[name.rpartition(".")[0]], name.rpartition(".")[2], value) for name, value in values.items()]
+    before = [(module, name, module._parameters[name]) for module, name, _ in places]
+    try:
         for module, name, value in places:
             module._parameters[name] = value  # type: ignore[assignment]
         yield
     finally:
-        for name in rules:
-            modules[name].__dict__.pop("forward", None)
         for module, name, parameter in before:
             module._parameters[name] = parameter
