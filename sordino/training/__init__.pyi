@@ -44,8 +44,14 @@ from .frozen_first import module_trainee as module_trainee
 from .heads import LinearHead as LinearHead
 from .heads import NetworkHead as NetworkHead
 from .heads import cross_entropy as cross_entropy
+from .large_rates import L2_CLIP as L2_CLIP
 from .large_rates import LARGE_RATES as LARGE_RATES
 from .large_rates import USUAL_SCALE as USUAL_SCALE
+from .large_rates import GradientSize as GradientSize
+from .large_rates import Recommendation as Recommendation
+from .large_rates import gradient_size_on as gradient_size_on
+from .large_rates import recommend as recommend
+from .large_rates import share_in_words as share_in_words
 from .last_iterate import LastIteratePlan as LastIteratePlan
 from .last_iterate import fit_last_iterate as fit_last_iterate
 from .last_iterate import largest_learning_rate as largest_learning_rate
@@ -54,8 +60,6 @@ from .linear import check_labels as check_labels
 from .linear import linear_scores as linear_scores
 from .mixing import MixingTrainee as MixingTrainee
 from .module import ModuleTrainee as ModuleTrainee
-from .noise_shares import GradientSize as GradientSize
-from .noise_shares import gradient_size_on as gradient_size_on
 from .noisy_weights import NoisyTraining as NoisyTraining
 from .noisy_weights import accuracy as accuracy
 from .noisy_weights import train_noisy as train_noisy
@@ -78,10 +82,6 @@ from .recipes import TABLE_12 as TABLE_12
 from .recipes import DatasetRecipe as DatasetRecipe
 from .recipes import Recipe as Recipe
 from .recipes import recipe as recipe
-from .recommending import L2_CLIP as L2_CLIP
-from .recommending import Recommendation as Recommendation
-from .recommending import recommend as recommend
-from .recommending import share_in_words as share_in_words
 from .schedules import OneCycle as OneCycle
 from .schedules import Schedule as Schedule
 from .schedules import Staircase as Staircase

@@ -10,7 +10,7 @@ from sordino.budget import Gaussian, Ledger, NonPrivate, cost
 from sordino.papers.sampling_rates.figures import _as_found
 from sordino.papers.sampling_rates.generalisation import BATCH, PARAMETERS, RECORDS, SIGMA, Descent
 from sordino.papers.trials import TrialStore
-from sordino.training.noise_shares import GradientSize, accounted_share
+from sordino.training.large_rates import GradientSize, accounted_share
 
 
 def test_added_noise_is_as_strong_as_that_of_a_draw() -> None:
