@@ -4,8 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sordino.papers import better_features, privacy_aware, sampling_rates, weight_distributions
-from sordino.papers.drawing import draw
-from sordino.papers.records import Record
+from sordino.papers.records import Record, draw
 from sordino.papers.trials import Experiment, Item
 
 PAPERS: dict[str, dict[str, Item]] = {
@@ -27,7 +26,7 @@ def reproduce(paper: str, item: str, experiment: Experiment, out: Path) -> Recor
     items = items_of(paper)
     if item not in items:
         raise ValueError(f"{paper} has no item {item!r}; items: {', '.join(items)}")
-    record = replace(items[item](experiment), trials=list(experiment.ran.values()))
+    record = replace(items[item](experiment), paper=paper, item=item, trials=list(experiment.ran.values()))
     if experiment.quick:
         record = replace(record, reduced="tried out on a few records: its figures mean nothing")
     path = record.write(out)

@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from statistics import mean, stdev
+from textwrap import fill
 from typing import Any
 
 Cell = str | float | int | None
+_COLOURS = ("#0b6e99", "#d1495b", "#3a7d44", "#8e5ea2", "#e08e0b", "#555555", "#17becf", "#b5651d")
 
 
 @dataclass
@@ -64,6 +66,21 @@ class Record:
     """Plan, price and outcome of every training behind the rows."""
     made: dict[str, str] = field(default_factory=lambda: _circumstances())
 
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        columns: list[str],
+        rows: list[list[Cell]],
+        notes: list[str],
+        reduced: str | None = None,
+        tuning: str = "",
+        axes: tuple[str, str, str] = ("", "", ""),
+        series: list[Series] | None = None,
+    ) -> "Record":
+        """What an item found; `reproduce` adds which item it is, and its trials."""
+        return cls("", "", title, columns, rows, notes, reduced, tuning, *axes, series or [])
+
     def write(self, folder: Path) -> Path:
         path = folder / self.paper / f"{self.item}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,3 +121,35 @@ def _circumstances() -> dict[str, str]:
         "torch": version("torch"),
         "processor": platform.machine(),
     }
+
+
+def draw(record: Record, path: Path) -> None:
+    """One panel for each panel of the record's series, side by side."""
+    from matplotlib.figure import Figure  # half a second that other commands need not wait for
+
+    panels = list(dict.fromkeys(line.panel for line in record.series))
+    labels = list(dict.fromkeys(line.label for line in record.series))
+    alike = len(panels) > 1 and all(
+        {line.label for line in record.series if line.panel == panel} == set(labels) for panel in panels
+    )
+    figure = Figure(figsize=(4.6 * len(panels) + 0.6, 3.7), dpi=110, layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for panel, axis in zip(panels, axes, strict=True):
+        for line in (line for line in record.series if line.panel == panel):
+            look = {"color": _COLOURS[labels.index(line.label) % len(_COLOURS)], "label": line.label}
+            if line.points:
+                axis.plot(line.x, line.y, "x", markersize=7, markeredgewidth=1.8, **look)
+            else:
+                axis.errorbar(line.x, line.y, line.spread or None, marker="o", markersize=3.5, **look)
+        axis.set(title=panel, xlabel=record.x, ylabel=record.y)
+        if "x" in record.logarithmic:
+            axis.set_xscale("log")
+        if "y" in record.logarithmic:
+            axis.set_yscale("log")
+        axis.grid(alpha=0.25)
+        if not alike:
+            axis.legend(fontsize=7.5)
+    if alike:  # once, where it hides nothing
+        figure.legend(*axes[0].get_legend_handles_labels(), fontsize=7.5, loc="outside right center")
+    figure.suptitle(fill(record.title, 60 * len(panels)), fontsize=11)
+    figure.savefig(path)

@@ -11,7 +11,7 @@ from sordino.audit import Audit, audit_plan, audit_weight_distributions
 from sordino.budget import steps_for
 from sordino.data import PoissonSampler, ShuffledSampler
 from sordino.mechanisms import Streams
-from sordino.papers.outcomes import classic_noise
+from sordino.papers.tables import classic_noise
 from sordino.papers.trials import Result, Say, Trial
 from sordino.training import SGD, Plan, Schedule, WeightDistributionPlan
 

@@ -7,8 +7,7 @@ import pytest
 
 from sordino import models
 from sordino.budget import Gaussian, Ledger, NonPrivate, cost
-from sordino.papers.sampling_rates.figures import _as_found
-from sordino.papers.sampling_rates.generalisation import BATCH, PARAMETERS, RECORDS, SIGMA, Descent
+from sordino.papers.sampling_rates import BATCH, PARAMETERS, RECORDS, SIGMA, Descent, _as_found
 from sordino.papers.trials import TrialStore
 from sordino.training.large_rates import GradientSize, accounted_share
 

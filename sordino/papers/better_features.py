@@ -1,0 +1,379 @@
+"""Tramèr & Boneh 2021, "Differentially Private Learning Needs Better Features (or Much More Data)".
+
+Their runs shuffle and account as Poisson, with RDP and the old conversion; ours sample Poisson and pay for the
+normalisation out of the same budget, by PLD. Where a figure's values are not in the text of the paper, only ours are
+drawn. This file has the items that are rows of trainings; `better_features_programs` has the others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from sordino import models
+from sordino.data import load
+from sordino.papers import better_features_programs as programs
+from sordino.papers.better_features_programs import CNN, DATASETS, LINEAR, NO_NUMBERS, RATES, SCATTER_CNN, size
+from sordino.papers.recipe_trials import LastIterateTrial, RecipeTrial, further_examples, settings
+from sordino.papers.records import Record, Series, percent
+from sordino.papers.tables import ACCURACY, Row, TrainingTable, accuracy
+from sordino.papers.trials import Experiment, Item, Result
+from sordino.training import TABLE_12
+
+PAPER = "better-features"
+_SMALL_CNN = "cnn-small"
+_MARKS = 10
+"""Measurements along a run to ε=3: tables and figures share these runs."""
+_EPOCHS = {"mnist": 40, "fashion-mnist": 40, "cifar-10": 60}
+_T_AND_B_START: dict[tuple[str, str], dict[str, Any]] = {
+    ("mnist", SCATTER_CNN): {"input_scale": 1.0, "orthogonal": False},
+}
+"""Where our recipe starts otherwise than theirs, what theirs is."""
+_TUNING = (
+    "Settings are those that T&B chose by test accuracy at ε=3, a search that is not counted, here as there; below ε=3 "
+    "our learning rate shrinks with ε; the weights are averaged over the last tenth of the steps, which was tried once "
+    "first runs without it had been seen on the test sets (scatter-cnn 88.7 on Fashion-MNIST), and chosen on held-out "
+    "training records (item choices); the scatter-cnn on MNIST has settings of our own, sought on held-out records "
+    "once T&B's had given 98.40 ± 0.16 on the test set"
+)
+_TEST = "test accuracy, %"
+
+
+def _row(cells: tuple[Any, ...], trial: RecipeTrial, **more: Any) -> Row:
+    """Linear models are quick, and the network on MNIST differs from seed to seed by more than from the paper."""
+    several = trial.recipe == LINEAR or trial == _at("mnist", SCATTER_CNN)
+    return Row(cells, trial, 3 if several else 1, **more)
+
+
+def _at(dataset: str, recipe: str, epsilon: float = 3.0) -> RecipeTrial:
+    """The recipe at this ε; at ε=3 it is measured on its way."""
+    return RecipeTrial(dataset, recipe, epsilon=epsilon, marks=_MARKS if epsilon == 3 else 1)
+
+
+_SEEDS = {"linear models": 3, "most networks": 1}
+_AT_EARLIER_BUDGETS: dict[tuple[str, str], dict[float, float | None]] = {
+    ("mnist", LINEAR): {1.2: 98.1, 2.0: 98.5, 2.32: 98.6, 2.5: 98.7, 2.93: 98.7},
+    ("mnist", SCATTER_CNN): {1.2: 97.8, 2.0: 98.4, 2.32: 98.5, 2.5: 98.6, 2.93: 98.7, 3.0: None},
+    ("mnist", CNN): {3.0: 98.1},
+    ("fashion-mnist", LINEAR): {2.7: 89.5, 3.0: 89.7},
+    ("fashion-mnist", SCATTER_CNN): {2.7: 88.7, 3.0: 89.0},
+    ("fashion-mnist", CNN): {3.0: 86.0},
+    ("cifar-10", LINEAR): {3.0: 67.0},
+    ("cifar-10", SCATTER_CNN): {3.0: 69.3},
+}
+_TABLE_1 = TrainingTable(
+    title="Accuracy at the privacy budgets of earlier work",
+    columns=("data", "model", "ε", "paper"),
+    rows=[
+        _row((dataset, recipe, epsilon, theirs), _at(dataset, recipe, epsilon))
+        for (dataset, recipe), budgets in _AT_EARLIER_BUDGETS.items()
+        for epsilon, theirs in budgets.items()
+    ],
+    notes=(
+        "δ=1e-5; each run is calibrated to its own ε, private normalisation included",
+        "The CNN's published figures are those of Table 19 at ε=3, shuffled",
+    ),
+    seeds=_SEEDS,
+    tuning=_TUNING,
+)
+
+
+_WITHOUT_PRIVACY = {"mnist": (99.3, 99.2, 99.2), "fashion-mnist": (91.5, 91.5, 90.1), "cifar-10": (71.1, 73.8, 80.0)}
+
+
+def _without_privacy(experiment: Experiment) -> list[Row]:
+    epochs = experiment.pick({LINEAR: 20, SCATTER_CNN: 10, CNN: 10}, {LINEAR: 60, SCATTER_CNN: 60, CNN: 60})
+    rows = []
+    for dataset, published in _WITHOUT_PRIVACY.items():
+        for recipe, theirs in zip((LINEAR, SCATTER_CNN, CNN), published, strict=True):
+            if (dataset, recipe) != ("cifar-10", CNN) or experiment.full:
+                changes = {"batch": 512, "learning_rate": RATES[dataset][1], "epochs": epochs[recipe], "averaged": 0.0}
+                changes |= _T_AND_B_START.get((dataset, recipe), {})
+                trial = RecipeTrial(dataset, recipe, epsilon=None, settings=settings(**changes), marks=5)
+                rows.append(Row((dataset, recipe, theirs), trial))
+    return rows
+
+
+def _highest(results: list[Result]) -> list[Any]:
+    return [percent(max(point["accuracy"] for point in result["curve"]) for result in results), len(results)]
+
+
+_TABLE_11 = TrainingTable(
+    title="Without privacy",
+    columns=("data", "model", "paper"),
+    rows=_without_privacy,
+    notes=("Gradients clipped to 0.1, no noise: ε=∞; the highest accuracy along the run",),
+    here="20 epochs for linear models and 10 for networks, no CNN on CIFAR-10",
+    seeds={"all": 1},
+    tuning="High learning rates of T&B's Table 14; the paper does not give those of this table",
+    outcome=ACCURACY,
+    measure=_highest,
+)
+
+
+_BY_SAMPLING = {  # Poisson, shuffled
+    ("mnist", LINEAR): (98.6, 98.7),
+    ("mnist", CNN): (98.0, 98.1),
+    ("fashion-mnist", LINEAR): (89.6, 89.7),
+    ("fashion-mnist", CNN): (86.1, 86.0),
+    ("cifar-10", LINEAR): (66.8, 67.0),
+    ("cifar-10", CNN): (59.0, 59.2),
+}
+
+
+def _claimed(results: list[Result]) -> float:
+    return float(results[0]["claimed"]["epsilon"])
+
+
+_TABLE_19 = TrainingTable(
+    title="Poisson sampling against shuffled batches, at the same noise",
+    columns=("data", "model", "batches", "ε claimed", "paper"),
+    rows=[
+        row
+        for (dataset, recipe), (poisson, shuffled) in _BY_SAMPLING.items()
+        for row in (
+            _row((dataset, recipe, "Poisson", None, poisson), _at(dataset, recipe)),
+            _row((dataset, recipe, "shuffled", _claimed, shuffled), RecipeTrial(dataset, recipe, shuffled=True)),
+        )
+    ],
+    notes=("δ=1e-5; shuffled batches claim the ε of Poisson sampling: ε spent is what holds without amplification",),
+    seeds=_SEEDS,
+    tuning=_TUNING,
+)
+_TABLE_20 = TrainingTable(
+    title="Two sizes of the CNN on CIFAR-10 at ε=3",
+    columns=("model", "parameters", "paper"),
+    rows=lambda experiment: [
+        Row((_SMALL_CNN, size(models.cifar_small_cnn()), 60.7), _at("cifar-10", _SMALL_CNN)),
+        Row((CNN, size(models.cifar_cnn()), 59.2), _at("cifar-10", CNN)),
+    ],
+    notes=("δ=1e-5",),
+    seeds={"all": 1},
+    tuning=_TUNING,
+)
+
+
+_THEIRS = {"batch": 1024, "learning_rate": 1.0, "epochs": 25, "input_scale": 1.0, "orthogonal": False}
+_LARGER = _THEIRS | {"batch": 2048, "learning_rate": 4.0, "epochs": 40}
+_SMALLER = _LARGER | {"input_scale": 0.3}
+_CANDIDATES: list[tuple[str, str, float, dict[str, Any]]] = [
+    *(("fashion-mnist", LINEAR, 3.0, {"averaged": share}) for share in (0.0, 0.02, 0.1, 0.3)),
+    *(("fashion-mnist", SCATTER_CNN, 3.0, {"averaged": share}) for share in (0.0, 0.1)),
+    *(("mnist", SCATTER_CNN, 3.0, each) for each in (_THEIRS, _LARGER, _SMALLER, _SMALLER | {"orthogonal": True})),
+    *(
+        ("cifar-10", "transfer-linear", 2.0, {"learning_rate": rate, "epochs": epochs})
+        for epochs, rate in product((10, 20, 40), (1.5, 3.0, 6.0))
+    ),
+]
+_CHOICES = TrainingTable(
+    title="What the paper leaves open, chosen on 5,000 held-out training records",
+    columns=("data", "model", "ε", "setting"),
+    rows=[
+        Row(
+            (dataset, recipe, epsilon, ", ".join(f"{name} {value}" for name, value in changes.items())),
+            RecipeTrial(dataset, recipe, epsilon=epsilon, settings=settings(**changes), validation=5000),
+            2 if dataset == "mnist" else 1,
+        )
+        for dataset, recipe, epsilon, changes in _CANDIDATES
+    ],
+    notes=(
+        "δ=1e-5, PLD; the learning rate is that at ε=3",
+        "Taken: an average over 0.1 (0.3 is a ninth in fact: see Averaging), and for transfer 20 epochs at 3.0, "
+        "near the best at half its steps",
+        "Taken for the network on MNIST: the last row, after some twenty more trials on the same records that are "
+        "not kept. What gains is the smaller input; the orthogonal start had helped one bad start there, and two "
+        "seeds here do not show that it matters",
+        "Benchmarks are public: looking at their held-out records is not counted; on private data it must be",
+    ),
+    tuning="This is the tuning",
+    outcome=ACCURACY,
+    measure=accuracy,
+)
+
+
+def _as_the_budget_is_spent(recipes: Sequence[str]) -> TrainingTable:
+    """Figures 1 and 2."""
+    return TrainingTable(
+        title="Accuracy as the budget is spent, up to ε=3",
+        columns=("data", "model"),
+        rows=[
+            _row((dataset, recipe), _at(dataset, recipe), line=recipe, panel=dataset)
+            for dataset, recipe in product(DATASETS, recipes)
+        ],
+        notes=(
+            "δ=1e-5; one schedule, that of ε=3, is followed to its end, and its accuracy is measured on the way",
+            NO_NUMBERS,
+        ),
+        seeds=_SEEDS,
+        tuning=_TUNING,
+        axes=("ε (PLD)", _TEST, ""),
+        along="epsilon",
+    )
+
+
+def _convergence(datasets: tuple[str, ...], epochs: int) -> TrainingTable:
+    """Figures 3 and 11: with and without noise, at a low and a high learning rate."""
+
+    def rows(experiment: Experiment) -> list[Row]:
+        recipes = experiment.pick((LINEAR, SCATTER_CNN), (LINEAR, SCATTER_CNN, CNN))
+        found = []
+        for dataset, recipe, high, epsilon in product(datasets, recipes, (False, True), (None, 3.0)):
+            rate, passes = RATES[dataset][high], experiment.pick(epochs, _EPOCHS[dataset])
+            changes = {"batch": 512, "learning_rate": rate, "epochs": passes, "averaged": 0.0}
+            changes |= _T_AND_B_START.get((dataset, recipe), {})
+            changes |= {"groups": 81} if dataset == "fashion-mnist" and recipe != CNN else {}
+            noise = "without noise" if epsilon is None else "with noise"
+            trial = RecipeTrial(dataset, recipe, epsilon=epsilon, settings=settings(**changes), marks=5)
+            panel = f"{dataset}, {'high' if high else 'low'} learning rate ({rate:g})"
+            found.append(Row((dataset, recipe, rate, noise), trial, line=f"{recipe}, {noise}", panel=panel))
+        return found
+
+    return TrainingTable(
+        title="Convergence with and without noise (ε=3), at a low and a high learning rate",
+        columns=("data", "model", "learning rate", "noise"),
+        rows=rows,
+        notes=("δ=1e-5, PLD; clipped to 0.1 with noise and without", NO_NUMBERS),
+        here=f"{epochs} epochs in place of {_EPOCHS[datasets[0]]}, without the CNN",
+        seeds={"all": 1},
+        tuning="Settings are T&B's (Table 14)",
+        outcome=ACCURACY,
+        measure=accuracy,
+        axes=("epochs", _TEST, ""),
+        along="epoch",
+    )
+
+
+_BY_RECORDS = {
+    10_000: (30, 1 / 8),
+    25_000: (30, 1 / 4),
+    50_000: (60, 1 / 4),
+    100_000: (60, 1 / 2),
+    250_000: (120, 1 / 2),
+}
+"""Table 16: epochs (of 50,000 records) and base learning rate of linear models, by the number of records."""
+
+
+def _more_records(experiment: Experiment) -> list[Row]:
+    sizes: dict[int, str | None] = dict.fromkeys((10_000, 25_000, 50_000))
+    if experiment.more is not None:
+        sizes[50_000 + len(further_examples(str(experiment.more), load("cifar-10")))] = str(experiment.more)
+    rows = []
+    for n, more in sizes.items():
+        epochs, rate = _BY_RECORDS[max(size for size in _BY_RECORDS if size <= n)]
+        # Beyond CIFAR-10's own size, the statistics of a secret Poisson sample of about as many records.
+        moments = replace(TABLE_12["cifar-10"], sample_rate=min(1.0, 50_000 / n))
+        batch, passes = min(8192, n), epochs * 50_000 / n
+        changes = settings(n=n, batch=batch, learning_rate=rate * 8192 / 512, epochs=passes, moments=moments)
+        records = n if n < 50_000 else None
+        trial = RecipeTrial("cifar-10", LINEAR, delta=1 / (2 * n), settings=changes, records=records, more=more)
+        rows.append(Row((n,), trial, line=LINEAR, x=n))
+    return rows
+
+
+_FIGURE_4 = TrainingTable(
+    title="CIFAR-10 with fewer or more records, ε=3 and δ=1/2N",
+    columns=("N",),
+    rows=_more_records,
+    notes=(f"{NO_NUMBERS}; its larger sets add 500,000 pseudo-labelled images: --more FILE takes such a set",),
+    always="linear models, and no more than the examples at hand",
+    seeds={"all": 1},
+    tuning=_TUNING,
+    axes=("records", _TEST, "x"),
+)
+_FIGURE_5 = TrainingTable(
+    title="Transfer from public images to CIFAR-10",
+    columns=("ε", "paper, SimCLRv2", "paper, ResNeXt"),
+    rows=[
+        Row(
+            (epsilon, *published),
+            RecipeTrial("cifar-10", "transfer-linear", epsilon=epsilon),
+            3,
+            line="EfficientNet-Lite2 (ImageNet)",
+            x=epsilon,
+        )
+        for epsilon, published in {0.5: (None, None), 1.0: (None, None), 2.0: (92.7, 80.0)}.items()
+    ],
+    notes=("δ=1e-5; a linear model on the last layer of a network with public ImageNet weights",),
+    always="other public networks than theirs",
+    seeds={"all": 3},
+    tuning="Learning rate and epochs were chosen on held-out training records (item choices), the network by a "
+    "comparison on 2,000 training images that is not recorded; none of it is counted",
+    axes=("ε", _TEST, ""),
+    beside=(
+        Series("paper: SimCLRv2 (ImageNet)", [2.0], [92.7], points=True),
+        Series("paper: ResNeXt (CIFAR-100)", [2.0], [80.0], points=True),
+    ),
+)
+
+
+def _batch_sizes(experiment: Experiment) -> list[Row]:
+    rows = []
+    bases = {"mnist": 0.5, "fashion-mnist": 1.0, "cifar-10": 0.25}
+    for dataset, batch in product(experiment.pick(DATASETS[:2], DATASETS), (512, 1024, 2048, 4096)):
+        epochs = experiment.pick(10, _EPOCHS[dataset])
+        changes = settings(batch=batch, learning_rate=bases[dataset] * batch / 512, epochs=epochs)
+        trial = RecipeTrial(dataset, CNN, settings=changes, marks=5)
+        rows.append(Row((dataset, batch), trial, line=f"batch {batch}", panel=dataset))
+    return rows
+
+
+_FIGURE_7 = TrainingTable(
+    title="Convergence of the CNN for several batch sizes at ε=3",
+    columns=("data", "batch"),
+    rows=_batch_sizes,
+    notes=("δ=1e-5; the learning rate grows with the batch (Table 18)", NO_NUMBERS),
+    here="10 epochs in place of 40, no CIFAR-10",
+    seeds={"all": 1},
+    tuning=_TUNING,
+    axes=("epochs", _TEST, ""),
+    along="epoch",
+)
+
+
+def _iteration(experiment: Experiment) -> Record:
+    dataset = experiment.pick("mnist", "cifar-10")
+    return TrainingTable(
+        title=f"DP-SGD against amplification by iteration, linear models on {dataset}",
+        columns=("ε", "algorithm"),
+        rows=[
+            Row((epsilon, name), trial, line=name, x=epsilon)
+            for epsilon in (1.0, 2.0, 3.0)
+            for name, trial in (
+                ("DP-SGD", _at(dataset, LINEAR, epsilon)),
+                ("iteration", LastIterateTrial(dataset, LINEAR, epsilon=epsilon)),
+            )
+        ],
+        notes=(
+            "δ=1e-5; iteration is charged for every record, where the paper's figure holds for 99 % of them",
+            f"{NO_NUMBERS}; it has DP-SGD ahead throughout",
+        ),
+        here="MNIST in place of CIFAR-10",
+        always="iteration at one setting: the paper searched",
+        seeds={"all": 1},
+        tuning=f"{_TUNING}. Iteration: data clipped to 1, batches of 512, 10 epochs, the largest learning rate that is "
+        "allowed",
+        axes=("ε", _TEST, ""),
+    )(experiment)
+
+
+ITEMS: dict[str, Item] = {
+    "table-1": _TABLE_1,
+    "table-2": programs.table_2,
+    "table-3": programs.table_3,
+    "table-4": programs.table_4,
+    "table-11": _TABLE_11,
+    "table-19": _TABLE_19,
+    "table-20": _TABLE_20,
+    "choices": _CHOICES,
+    "figure-1": _as_the_budget_is_spent((LINEAR, CNN)),
+    "figure-2": _as_the_budget_is_spent((LINEAR, SCATTER_CNN, CNN)),
+    "figure-3": _convergence(("cifar-10",), 6),
+    "figure-4": _FIGURE_4,
+    "figure-5": _FIGURE_5,
+    "figure-6": programs.figure_6,
+    "figure-7": _FIGURE_7,
+    "figure-8": programs.figure_8,
+    "figure-9": programs.figure_9,
+    "figure-10": _iteration,
+    "figure-11": _convergence(("mnist", "fashion-mnist"), 10),
+}

@@ -1,0 +1,340 @@
+"""Dörmann et al. 2021, "Not All Noise Is Accounted Equally" (LSR): large sampling rates with much noise.
+
+They price by RDP and draw a batch in twenty parts, in which a record can come twice; ours draw once at the whole rate,
+and are calibrated by PLD to the ε that they report. Their figures have no numbers in the text: only ours are drawn.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sordino import models
+from sordino.budget import Ledger, noise_against_sample_rate, printed, square_root_law
+from sordino.data import PoissonSampler, load
+from sordino.features import Pixels, as_array
+from sordino.papers.recipe_trials import RecipeTrial, settings
+from sordino.papers.records import Cell, Record, Series, percent
+from sordino.papers.tables import ACCURACY, Row, TrainingTable, accuracy, classic_noise
+from sordino.papers.trials import Experiment, Item, Result, Say, Trial, resumed_or_restarted
+from sordino.runs import Run
+from sordino.training import LARGE_RATES, SGD, USUAL_SCALE, NetworkHead, Plan, Shifts, fit
+
+PAPER = "sampling-rates"
+_DELTA = 1e-5
+_TUNING = (
+    "Settings are LSR's, from a search of theirs that is not counted, here as there; the weights are averaged over the "
+    "last tenth of the steps, this library's default, chosen on held-out Fashion-MNIST records with other models "
+    "(better-features, item choices)"
+)
+_LONG = ("lsr-c2", "lsr-c3")
+"""Trainings of 100 epochs, some six hours of one core each: a shorter one would say nothing about the paper's."""
+_SHORTFALL = f"no {' and '.join(_LONG)}"
+_NO_NUMBERS = "The paper's figure has no numbers in its text"
+_OURS: dict[str, dict[str, Any]] = {
+    "lsr-m2": {"learning_rate": 3.6, "shifts": Shifts(views=1, most=1)},
+    "lsr-m3": {"epochs": 60, "shifts": Shifts(views=2, most=1)},
+}
+"""Changes of our own where the paper's settings fell short of its accuracy when first trained: item choices."""
+_EARLIER: dict[str, tuple[str, float, float]] = {
+    "lsr-m1": ("Feldman & Zrnic", 1.2, 96.6),
+    "lsr-m2": ("Abadi et al.", 2.0, 95.0),
+    "lsr-m3": ("Papernot et al.", 2.93, 98.1),
+    "lsr-f1": ("Chen & Lee", 3.0, 82.3),
+    "lsr-f2": ("Papernot et al.", 2.7, 86.1),
+    "lsr-f3": ("Papernot et al.", 2.7, 86.1),
+    "lsr-c1": ("Nasr et al.", 3.0, 55.0),
+    "lsr-c2": ("Papernot et al.", 7.53, 66.2),
+    "lsr-c3": ("Papernot et al.", 7.53, 66.2),
+}
+"""Whom the paper compares with: ε and accuracy."""
+_SIMULATED, _SEEDS = 500, 2
+_TRIED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("lsr-m3", {}),
+    ("lsr-m3", {"epochs": 60}),
+    ("lsr-m3", {"epochs": 60, "shifts": Shifts(1, 1)}),
+    ("lsr-m3", {"epochs": 60, "shifts": Shifts(2, 1)}),
+    ("lsr-m2", {}),
+    ("lsr-m2", {"learning_rate": 3.6}),
+    ("lsr-m2", {"learning_rate": 3.6, "shifts": Shifts(1, 1)}),
+    ("lsr-f2", {}),
+    ("lsr-f2", {"learning_rate": 4.0}),
+    ("lsr-f2", {"learning_rate": 8.6}),
+    ("lsr-f2", {"shifts": Shifts(1, 1)}),
+)
+"""Changes to the settings whose accuracy lay below the paper's when first trained."""
+
+
+def _words(changes: dict[str, Any]) -> str:
+    """Changes to a setting, for a row of a table."""
+    said = {what: value for what, value in changes.items() if what != "shifts"}
+    shifts: Shifts | None = changes.get("shifts")
+    moved = [] if shifts is None else [f"{shifts.views} moved view{'s' * (shifts.views > 1)}"]
+    return ", ".join([*(f"{what.replace('_', ' ')} {value}" for what, value in said.items()), *moved])
+
+
+def _trial(name: str, changes: dict[str, Any] | None = None, **more: Any) -> RecipeTrial:
+    """One of the nine settings at the ε that the paper reports for it."""
+    made, changed = LARGE_RATES[name], settings(**(changes or {}))
+    return RecipeTrial(made.dataset, name, epsilon=made.epsilon, delta=_DELTA, settings=changed, **more)
+
+
+def _accuracies(title: str, names: Iterable[str]) -> TrainingTable:
+    """Tables 1 and 2: accuracy at their ε, which ours by PLD do not exceed."""
+
+    def rows(experiment: Experiment) -> list[Row]:
+        found = []
+        for name in names:
+            made, (authors, epsilon, reported) = LARGE_RATES[name], _EARLIER[name]
+            before = f"{authors}: {reported} at ε={epsilon}"
+            theirs = (made.sample_rate, before, made.noise_multiplier, made.epsilon, made.accuracy)
+            versions = {name: {}, f"{name}, {_words(_OURS[name])}": _OURS[name]} if name in _OURS else {name: {}}
+            if experiment.full or name not in _LONG:
+                found += [
+                    Row((label, made.dataset, *theirs), _trial(name, changes, marks=10))
+                    for label, changes in versions.items()
+                ]
+        return found
+
+    return TrainingTable(
+        title=title,
+        columns=("setting", "data", "q", "before", "paper's σ", "paper's ε", "paper"),
+        rows=rows,
+        notes=(
+            "δ=1e-5; ours are calibrated by PLD to the paper's ε, so that they need less noise",
+            "The paper's σ belongs to the ε that it aimed at (1, 2, 2.93 and 1, 2, 2.7 and 2, 5, 7.53 by RDP); where "
+            "it reports less, that seems to be what was spent when the accuracy was reached; ours is the whole run's",
+            "q and σ are those of the authors' code. The paper prints q to two digits, 0.17 for M2 where the code has "
+            "0.1427, and σ that differs by 0.01 in six rows. For M2 the code's q gives the ε aimed at (2.00, RDP and "
+            "the old conversion), the printed one 2.20",
+            "Rows with changes are of our own choice: whether, by the test records (these settings fell short of the "
+            "paper's accuracy when first trained); how, by held-out ones: item choices",
+        ),
+        here=_SHORTFALL,
+        seeds={"all": 1},
+        tuning=_TUNING,
+    )
+
+
+_CHOICES = TrainingTable(
+    title="Where the paper's settings fall short of its accuracy: others, on 5,000 held-out training records",
+    columns=("setting", "ε", "change"),
+    rows=lambda experiment: [
+        Row(
+            (name, LARGE_RATES[name].epsilon, _words(changes) or "the paper's"),
+            _trial(name, changes, validation=5000, simulated=_SIMULATED),
+            _SEEDS,
+        )
+        for name, changes in (_TRIED[3:4] if experiment.quick else _TRIED)
+    ],
+    notes=(
+        f"Simulated: a step draws {_SIMULATED} examples, with the noise in its mean that the setting's batch would "
+        "have at the row's ε (δ=1e-5, PLD). It takes a twentieth of the time, and rows can be compared, though so "
+        "few examples cost a little accuracy themselves; these trainings are not private at that ε",
+        f"Taken in Tables 1 and 2: {'; '.join(f'{name}: {_words(changes)}' for name, changes in _OURS.items())}. "
+        "A moved view is the image moved by up to a pixel each way, anew in each step",
+        "Which settings were tried was decided by their accuracy on the test records as the paper has them: three "
+        "fell short of the paper's when first trained, M2 by 0.03 and not in Table 2. For F2 nothing gained",
+        "Some forty more trials on the same held-out records are not kept, by hand, with the noise of all 60,000 "
+        "records: other clips, momenta, schedules, lengths and starts; whitened, mirrored, further moved images. "
+        "M3 was first trained with one moved view by them, and seen on the test records so",
+        "Benchmarks are public: looking at their held-out records is not counted; on private data it must be",
+    ),
+    tuning="This is the tuning",
+    outcome=ACCURACY,
+    measure=accuracy,
+)
+
+RECORDS, BATCH, _LEARNING_RATE = 1000, 50, 0.01
+PARAMETERS = 11_330
+SIGMA = round(RECORDS * math.sqrt((1 - BATCH / RECORDS) / (BATCH * PARAMETERS)), 3)
+"""Noise of the same variance as a draw of BATCH records has, where gradients are as long as the clip of 1."""
+_UNCLIPPED = 1e6
+
+
+@dataclass(frozen=True)
+class Descent(Trial):
+    """A way to descend on images of Fashion-MNIST, by a network of PARAMETERS weights.
+
+    Its result has the accuracies on training and test images along the run: {iteration: [both]}.
+    """
+
+    kind: ClassVar[str] = "descent"
+
+    name: str
+    batch: int
+    noise_multiplier: float = 0.0
+    """0: without noise and without clipping. Otherwise clipped to 1."""
+    seed: int = 0
+    iterations: int = 2000
+    marks: int = 20
+    records: int = RECORDS
+    tested: int = 10_000
+
+    @property
+    def plan(self) -> Plan:
+        sampler = PoissonSampler(self.records, min(self.records, self.batch))
+        if self.noise_multiplier == 0:
+            return Plan(sampler, _UNCLIPPED, 0.0, self.iterations, private=False)
+        return Plan(sampler, 1.0, self.noise_multiplier, self.iterations)
+
+    def quick(self) -> "Descent":
+        return replace(self, iterations=4, marks=2, records=96, tested=50)
+
+    def compute(self, folder: Path, say: Say) -> Result:
+        return resumed_or_restarted(folder, lambda run: self._trained(run, say))
+
+    def _trained(self, run: Run, say: Say) -> Result:
+        data, pixels = load("fashion-mnist"), Pixels(*USUAL_SCALE["fashion-mnist"])
+        rows = np.sort(np.random.default_rng(0).permutation(len(data.train))[: self.records])
+        x, y = as_array(pixels(data.train.x[rows])), data.train.y[rows]
+        test_x, test_y = as_array(pixels(data.test.x[: self.tested])), data.test.y[: self.tested]
+        head, plan = NetworkHead(models.lsr_small_cnn), self.plan
+        trainee = head.trainee(x, y, 10)
+        kept = run.folder / "curve.json"
+        curve: dict[str, list[float]] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+
+        def measure(done: int, total: int) -> None:
+            say(f"{self.name}: iteration {done:,} of {total:,}")
+            if done:
+                of = [(x, y), (test_x, test_y)]
+                scores = [head.scores(trainee.weights(), inputs, 10).argmax(dim=1).numpy() for inputs, _ in of]
+                curve[str(done)] = [float(np.mean(s == labels)) for s, (_, labels) in zip(scores, of, strict=True)]
+                run.write_json(kept.name, curve)
+
+        every = math.ceil(self.iterations / self.marks)
+        fit(
+            *(run, plan, trainee, SGD(_LEARNING_RATE), Ledger(path=run.ledger)),
+            seed=self.seed,
+            checkpoint_every=every,
+            on_progress=measure,
+        )
+        if str(self.iterations) not in curve:  # stopped between the last step and its measurement
+            measure(self.iterations, self.iterations)
+        return curve
+
+
+_LAST = 5
+"""Measurements at the end of a run whose mean is in the table."""
+_LEVEL = 0.01
+"""Shares of test records that differ by no more are called level."""
+
+
+def _generalisation(experiment: Experiment) -> Record:
+    """Does noise help to generalise, and does it matter which?"""
+    iterations = experiment.pick(2000, 10_000)
+    kinds = {
+        "GD": Descent("GD", RECORDS, iterations=iterations),
+        f"SGD, batch {BATCH}": Descent("SGD", BATCH, iterations=iterations),
+        "DP-GD": Descent("DP-GD", RECORDS, SIGMA, iterations=iterations),
+    }
+    rows: list[list[Cell]] = []
+    series: list[Series] = []
+    tests: list[float] = []
+    for label, descent in kinds.items():
+        descent = descent.quick() if experiment.quick else descent
+        curve = descent.run(experiment.say, experiment.store)
+        places = [float(done) for done in curve]
+        for panel, place in (("test", 1), ("training", 0)):
+            series.append(Series(label, places, [100 * both[place] for both in curve.values()], panel))
+        plan = descent.plan
+        end = [fmean(both[place] for both in list(curve.values())[-_LAST:]) for place in (1, 0)]
+        tests.append(end[0])
+        cost = printed(plan.epsilon(_DELTA)) if plan.private else "∞"
+        rows.append([label, descent.noise_multiplier, cost, *(percent([share]) for share in end)])
+    return Record.of(
+        f"Generalisation of GD, SGD and DP-GD on {RECORDS:,} images of Fashion-MNIST",
+        ["descent", "σ", "ε", "test accuracy", "training accuracy"],
+        rows,
+        [
+            f"Learning rate {_LEARNING_RATE}, no momentum, {iterations:,} iterations; the table has means of the last "
+            f"{_LAST} measurements",
+            f"DP-GD clips to 1, with noise of the variance that drawing {BATCH} gradients of the clip's length has; "
+            "the paper does not give its own. ε is at δ=1e-5: this is about noise, not about privacy",
+            f"{_NO_NUMBERS}; it finds SGD ahead of GD on test records, and DP-GD level with SGD: {_as_found(*tests)}",
+        ],
+        experiment.shortfall("2,000 iterations in place of 10,000", "one seed, not 5"),
+        "None: the settings are the paper's",
+        ("iteration", "accuracy, %", ""),
+        series,
+    )
+
+
+def _as_found(plain: float, sampled: float, noisy: float) -> str:
+    """Whether the test accuracies of GD, SGD and DP-GD are as the paper finds them."""
+    ahead, level = sampled > plain, abs(noisy - sampled) <= _LEVEL
+    return f"here the first {'shows' if ahead else 'does not show'}, the second {'shows' if level else 'does not show'}"
+
+
+def _noise(experiment: Experiment) -> Record:
+    """Noise that each rate needs for each ε."""
+    epochs, most, least = 60, 15.0, 0.5
+    budgets = (3.0, 10.0) if experiment.quick else (1.0, 2.0, 3.0, 5.0, 10.0, 20.0)
+    rates = [0.25, 1.0] if experiment.quick else [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0]
+    rows: list[list[Cell]] = []
+    series: list[Series] = []
+    for epsilon in budgets:
+        experiment.say(f"noise for ε={epsilon:g}")
+        sigmas = [float(sigma) for sigma in noise_against_sample_rate(rates, epochs, epsilon, _DELTA)]
+        inside = [(rate, sigma) for rate, sigma in zip(rates, sigmas, strict=True) if least <= sigma <= most]
+        series.append(Series(f"ε={epsilon:g}", [rate for rate, _ in inside], [sigma for _, sigma in inside]))
+        large = [(rate, sigma) for rate, sigma in zip(rates, sigmas, strict=True) if rate >= 0.1]
+        law = square_root_law(*zip(*large, strict=True))
+        rows.append([epsilon, "PLD", law, *sigmas])
+        theirs = [classic_noise(rate, math.ceil(epochs / rate), epsilon, _DELTA) for rate in rates]
+        rows.append([epsilon, "RDP, old", None, *theirs])
+    series.append(Series("13·√q (T&B, ε=3)", rates, [13 * rate**0.5 for rate in rates], points=True))
+    return Record.of(
+        f"Noise multiplier σ for {epochs} epochs at each sampling rate q and ε",
+        ["ε", "accountant", "c of σ ≈ c·√q, q ≥ 0.1", *(f"q={rate:g}" for rate in rates)],
+        rows,
+        [
+            f"δ=1e-5; PLD is drawn where σ lies in the paper's range of {least:g} to {most:g}",
+            "LSR and T&B, whose c≈13 at ε=3 is drawn, priced by RDP with the old conversion: the second row of each ε; "
+            "PLD needs less noise",
+            _NO_NUMBERS,
+        ],
+        axes=("sampling rate q", "noise multiplier σ", "xy"),
+        series=series,
+    )
+
+
+_PANELS = {"fashion-mnist": ("lsr-f1", "lsr-f2", "lsr-f3"), "cifar-10": ("lsr-c1", "lsr-c2", "lsr-c3")}
+_FIGURE_3 = TrainingTable(
+    title="Accuracy against ε along a run",
+    columns=("setting", "data", "paper's ε", "paper"),
+    rows=lambda experiment: [
+        Row(
+            (name, dataset, LARGE_RATES[name].epsilon, LARGE_RATES[name].accuracy),
+            _trial(name, marks=10),
+            line=name,
+            panel=dataset,
+        )
+        for dataset, names in _PANELS.items()
+        for name in names
+        if experiment.full or name not in _LONG
+    ],
+    notes=(f"δ=1e-5; each run is calibrated to its own ε, and measured ten times. {_NO_NUMBERS}",),
+    here=_SHORTFALL,
+    seeds={"all": 1},
+    tuning=_TUNING,
+    axes=("ε", "test accuracy, %", ""),
+    along="epsilon",
+    beside=(
+        Series("Papernot et al.", [2.7], [86.1], "fashion-mnist", points=True),
+        Series("Papernot et al.", [7.53], [66.2], "cifar-10", points=True),
+    ),
+)
+ITEMS: dict[str, Item] = {
+    "table-1": _accuracies("Best accuracy on each dataset", ("lsr-m3", "lsr-f3", "lsr-c3")),
+    "table-2": _accuracies("Accuracy of the nine settings", LARGE_RATES),
+    "choices": _CHOICES,
+    "figure-1": _generalisation,
+    "figure-2": _noise,
+    "figure-3": _FIGURE_3,
+}

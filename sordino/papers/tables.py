@@ -1,0 +1,112 @@
+"""Tables of trainings as lists of rows, and noise as the papers price it.
+
+A `TrainingTable` is an item: calling it with an experiment runs the trials of its rows and returns the record. To add a
+table, list its rows: what each says (the paper's figure among it), its trial, and under how many seeds it is run.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import exp, log
+from statistics import mean
+
+from scipy.optimize import brentq
+
+from sordino.budget import PoissonGaussian, Repeated, rdp
+from sordino.papers.recipe_trials import RecipeTrial
+from sordino.papers.records import Cell, Record, Series, percent
+from sordino.papers.trials import Experiment, Result
+
+OURS = ("ours", "σ", "ε spent", "accountant", "seeds", "minutes")
+ACCURACY = ("ours", "seeds")
+
+
+def ours(results: list[Result]) -> list[Cell]:
+    """Accuracy, noise, price and time of one trial under several seeds: the columns `OURS`."""
+    sound, seconds = results[0]["sound"], [sum(result["seconds"].values()) for result in results]
+    accuracy = percent(result["accuracy"] for result in results)
+    noise = float(results[0]["noise_multiplier"])
+    return [accuracy, noise, sound["epsilon"], sound["accountant"], len(results), f"{mean(seconds) / 60:.1f}"]
+
+
+def accuracy(results: list[Result]) -> list[Cell]:
+    """The columns `ACCURACY`."""
+    return [percent(result["accuracy"] for result in results), len(results)]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a row says, its trial and under how many seeds; in a figure, the label and panel of its line."""
+
+    cells: tuple[Cell | Callable[[list[Result]], Cell], ...]
+    """The first columns; what depends on the results is a function of them."""
+    trial: RecipeTrial
+    seeds: int = 1
+    line: str = ""
+    panel: str = ""
+    x: float | None = None
+    """Where the row's accuracy is a point of the line."""
+
+
+Rows = Sequence[Row] | Callable[[Experiment], Sequence[Row]]
+
+
+@dataclass(frozen=True)
+class TrainingTable:
+    """A table or figure whose rows are trainings."""
+
+    title: str
+    columns: tuple[str, ...]
+    """Of the rows' cells; those of the outcome follow."""
+    rows: Rows
+    notes: tuple[str, ...] = ()
+    here: str = ""
+    """What is reduced where the item is not run in full."""
+    always: str = ""
+    """How it falls short of the paper in full, too."""
+    seeds: dict[str, int] = field(default_factory=dict)
+    """Of what there are how many repeats, for the note on what is reduced."""
+    tuning: str = ""
+    outcome: tuple[str, ...] = OURS
+    measure: Callable[[list[Result]], list[Cell]] = ours
+    axes: tuple[str, str, str] = ("", "", "")
+    """x, y and which are logarithmic."""
+    along: str = ""
+    """"epoch" or "epsilon": each row is a line along its run."""
+    beside: tuple[Series, ...] = ()
+    """Published points to draw beside ours."""
+
+    def __call__(self, experiment: Experiment) -> Record:
+        cells: list[list[Cell]] = []
+        lines: dict[tuple[str, str], Series] = {}
+        for row in self.rows(experiment) if callable(self.rows) else self.rows:
+            found = experiment.repeated(row.trial, row.seeds)
+            said = [cell(found) if callable(cell) else cell for cell in row.cells]
+            cells.append([*said, *self.measure(found)])
+            if self.along:
+                lines[row.line, row.panel] = Series.along(found, row.line, row.panel, self.along)
+            elif row.x is not None:
+                line = lines.setdefault((row.line, row.panel), Series(row.line, [], [], row.panel))
+                line.add(row.x, [result["accuracy"] for result in found])
+        return Record.of(
+            self.title,
+            [*self.columns, *self.outcome],
+            cells,
+            list(self.notes),
+            experiment.shortfall(self.here, self.always, **self.seeds),
+            self.tuning,
+            self.axes,
+            [*lines.values(), *self.beside],
+        )
+
+
+def classic_noise(
+    sample_rate: float, steps: int, epsilon: float, delta: float, orders: Sequence[float] = rdp.CLASSIC_ORDERS
+) -> float | None:
+    """σ for which RDP at these orders with the old conversion gives DP-SGD this ε; None where no noise is enough."""
+
+    def excess(log_sigma: float) -> float:
+        values = rdp.rdp(Repeated(PoissonGaussian(sample_rate, exp(log_sigma)), steps), "zero-out", orders)
+        return min(float(v) - log(delta) / (order - 1) for v, order in zip(values, orders, strict=True)) - epsilon
+
+    most = log(1e4)
+    return None if excess(most) > 0 else exp(float(brentq(excess, log(0.2), most, xtol=1e-4)))
