@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from sordino.audit.canaries import half_of, plan_at
-from sordino.audit.driving import keys_differ
-from sordino.audit.findings import SHARE, WIDE_DELTA, Audit, Finding, Part
-from sordino.audit.lower_bound import check_confidence, epsilon_lower_bound
-from sordino.audit.noise import KnownSums, Shapes, noise_test
-from sordino.audit.one_run import one_run_lower_bound
+from sordino.audit.bounds import check_confidence, epsilon_lower_bound, one_run_lower_bound
+from sordino.audit.noise import noise_test
+from sordino.audit.result import SHARE, WIDE_DELTA, Audit, Finding, ReleaseBound
 from sordino.audit.sampler import sampler_findings
 from sordino.audit.sensitivity import adversarial_rows, sensitivity_probe
+from sordino.audit.synthetic import KnownSums, Shapes, half_of, plan_at
 from sordino.audit.weight_distributions import audit_weight_distributions
-from sordino.audit.white_box import linear_attack, statistics_scores, threshold_scores, training_attack
+from sordino.audit.white_box import keys_differ, linear_attack, statistics_scores, threshold_scores, training_attack
 from sordino.budget import Composed, Event, Ledger, Repeated, cost
 from sordino.data import DataError, Facts
 from sordino.features import as_array
@@ -66,15 +64,15 @@ def audit_plan(
     streams = Streams.fresh() if streams is None else streams
     small = plan_at(plan, runs)
     coins = half_of(small.sampler.n, streams)
-    attack = training_attack(small, coins, streams)
-    scores, findings = {"training": attack.scores}, [*attack.findings]
+    training, seen = training_attack(small, coins, streams)
+    scores, findings = {"training": training}, [*seen]
     events: dict[str, tuple[Event, Event]] = {
         "training": (Repeated(plan.claimed_step or plan.step_event, plan.steps), plan.event)
     }
     if moments is not None:
-        told = moments.moments_with(1.0, 1.0) if isinstance(moments, ThresholdQuantiles) else moments
-        scores["statistics"] = statistics_scores(told, coins)
-        events["statistics"] = (told.event, told.event)
+        released = moments.moments_with(1.0, 1.0) if isinstance(moments, ThresholdQuantiles) else moments
+        scores["statistics"] = statistics_scores(released, coins)
+        events["statistics"] = (released.event, released.event)
         everything = np.sum(list(scores.values()), axis=0)
         scores = {"everything": everything, **scores}
         if isinstance(moments, ThresholdQuantiles):  # in all of it they have a price, but no score
@@ -88,15 +86,16 @@ def audit_plan(
     if isinstance(trainee, LinearClassifier):
         few = plan_at(plan, min(runs, _LINEAR_RUNS))
         arms["closed form"] = half_of(few.sampler.n, streams)
-        closed = linear_attack(few, arms["closed form"], streams)
-        scores["closed form"], events["closed form"] = closed.scores, events["training"]
-        findings = [_both(one, other) for one, other in zip(findings, closed.findings, strict=True)]
+        scores["closed form"], seen_too = linear_attack(few, arms["closed form"], streams)
+        events["closed form"] = events["training"]
+        # Of two executions of the same code, the findings that show more.
+        findings = [min(pair, key=lambda finding: finding.p_value) for pair in zip(findings, seen_too, strict=True)]
 
-    def part(name: str, at: float, level: float) -> Part:
+    def part(name: str, at: float, level: float) -> ReleaseBound:
         present = arms[name][: len(scores[name])]
         bound = epsilon_lower_bound(scores[name][present], scores[name][~present], at, 1 - level)
         claimed, sound = (cost(event, at).epsilon for event in events[name])
-        return Part(name, at, bound, claimed, sound)
+        return ReleaseBound(name, at, bound, claimed, sound)
 
     level = 1 - confidence
     headline = part(whole_name, delta, level)
@@ -108,14 +107,15 @@ def audit_plan(
     if trainee is not None:
         findings.append(sensitivity_probe(trainee, plan.l2_clip, streams, plan.sampler.expected_batch_size))
     return Audit(
-        *(headline.lower_bound, confidence, headline.claimed_epsilon, headline.sound_epsilon, delta, small.sampler.n),
-        *(parts, tuple(findings)),
+        lower_bound=headline.lower_bound,
+        confidence=confidence,
+        claimed_epsilon=headline.claimed_epsilon,
+        sound_epsilon=headline.sound_epsilon,
+        delta=delta,
+        runs=small.sampler.n,
+        parts=parts,
+        findings=tuple(findings),
     )
-
-
-def _both(one: Finding, other: Finding) -> Finding:
-    """Of two executions of the same code, the one that shows more."""
-    return one if one.p_value <= other.p_value else other
 
 
 def _shapes(trainee: Trainee | None, streams: Streams) -> Shapes | None:

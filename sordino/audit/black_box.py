@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from sordino.audit import statistics
-from sordino.audit.findings import Audit
-from sordino.audit.lower_bound import bound_from_hits, check_confidence, is_number, most_telling
+from sordino.audit.bounds import bound_from_hits, check_confidence, is_number, most_telling
+from sordino.audit.result import Audit
 from sordino.audit.statistics import Array, Parts, Statistic
 from sordino.budget import Gaussian, cost
 from sordino.mechanisms import Stream, Streams
@@ -70,7 +70,7 @@ def audit(
         for arm in _shuffled(part, order):
             table.add(trials.run(bool(arm)), bool(arm))
         table.settle()
-    with np.errstate(all="ignore"):  # a statistic that overflows tells nothing, and does no harm
+    with np.errstate(all="ignore"):  # a statistic that overflows shows nothing, and does no harm
         return _measured(table, trials, epsilon, delta, runs, confidence, low_bits)
 
 
@@ -105,7 +105,7 @@ def _measured(
     labels = table.labels()
     ordinary = statistics.fitted(columns[:first], summaries[:first], [*labels, *table.names], arms[:first])
     by_bits = statistics.fitted_on_low_bits(columns[:first], labels, arms[:first])
-    bound, all_told, name, scores = attack([*ordinary, *by_bits] if low_bits else ordinary)
+    bound, never_wrong, name, scores = attack([*ordinary, *by_bits] if low_bits else ordinary)
     present, absent = scores[arms[second:]], scores[~arms[second:]]
     notes = [*table.notes, *trials.notes()]
     if not np.ptp(rows[arms], 0).any() and not np.ptp(rows[~arms], 0).any():
@@ -120,7 +120,7 @@ def _measured(
             "point; low_bits=True makes the verdict count them"
         )
     most = largest_bound(sizes, delta, confidence)
-    if all_told and 0 < bound <= epsilon:
+    if never_wrong and 0 < bound <= epsilon:
         needed = _runs_to_refute(epsilon * max(1.0, most / bound), delta, confidence)
         many = f"about {needed:,}" if needed else f"more than {_MOST_RUNS:,}"
         notes.append(

@@ -1,23 +1,21 @@
 """Whether the noise of the real loop is the plan's: variance, normality, independence of steps and parameters.
 
-The loop of weight distributions has its own (`weight_distributions.drawn_noise_test`), by the same tests.
+The loop of weight distributions has a separate one (`weight_distributions.drawn_noise_test`), by the same tests.
 """
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from sordino.audit.driving import Watching, driven
-from sordino.audit.findings import Finding
+from sordino.audit.result import Finding
+from sordino.audit.synthetic import Array, KnownSums, Shapes, in_a_row
+from sordino.audit.white_box import WatchedSteps, fit_watched
 from sordino.mechanisms import Streams
-from sordino.training import SENSITIVITY, ClippedSum, Plan, QuantileClip, Training, Weights, train_steps
+from sordino.training import SENSITIVITY, Plan, QuantileClip, Training, Weights, train_steps
 
-_SHAPES: dict[str, tuple[int, ...]] = {"bias": (640,), "kernel": (8, 4, 2, 2), "weight": (16, 16)}
 _COLUMNS = 1024
 """Parameters that are tested one by one and against each other; of larger models so many, of every tensor some."""
 _FEWEST_STEPS, MOST_STEPS = 64, 256
@@ -27,56 +25,6 @@ MOST_COMPARED, FEW = 5000, 64
 _MOST_NUMBERS, _FEWEST_IN_A_WINDOW = 2**24, 8
 """That are drawn for a model's own tensors, and steps at the beginning, the middle and the end of the plan."""
 _BLOCK, _TOGETHER = 512, 64
-
-Array = NDArray[np.float64]
-Shapes = dict[str, tuple[int, ...]]
-
-
-class KnownSums:
-    """A trainee whose sums are known: every record adds the whole clip to one parameter, nothing to all others.
-
-    Norms are 0, within any clip, so that a quantile clip's count is known, too.
-    """
-
-    def __init__(self, records: int, shapes: Shapes | None = None) -> None:
-        self._records = records
-        self._shapes = {name: shape for name, shape in sorted((shapes or _SHAPES).items()) if math.prod(shape)}
-        self.parameters: Weights = self._zeros()
-        self.batch_sizes: list[int] = []
-
-    def weights(self) -> Weights:
-        return self.parameters
-
-    def load(self, weights: Weights) -> None:
-        self.parameters = weights
-
-    def initialise(self, streams: Streams) -> None:
-        self.parameters = self._zeros()
-
-    def facts(self) -> dict[str, Any]:
-        return {"model": "known sums"}
-
-    def data(self) -> tuple[NDArray[Any], ...]:
-        return (np.zeros(self._records),)
-
-    def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
-        return {}
-
-    def clipped_sum(
-        self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator | None = None
-    ) -> ClippedSum:
-        self.batch_sizes.append(len(indices))
-        sums = self._zeros()
-        next(iter(sums.values())).view(-1)[0] = len(indices) * l2_clip
-        return ClippedSum(sums, torch.zeros(len(indices)))
-
-    def _zeros(self) -> Weights:
-        return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in self._shapes.items()}
-
-
-def in_a_row(weights: Weights) -> Array:
-    """Of known sums: the parameter that records add to comes first."""
-    return np.asarray(torch.cat([weights[name].detach().flatten() for name in sorted(weights)]).double().numpy())
 
 
 class _Residuals:
@@ -131,7 +79,7 @@ def noise_test(plan: Plan, streams: Streams, shapes: Shapes | None = None) -> Fi
     plan = replace(late, steps=steps)
     trainee = KnownSums(plan.sampler.n)
     residuals = _Residuals(plan, trainee)
-    standing = driven(plan, trainee, residuals.see, streams).standing
+    standing = fit_watched(plan, trainee, residuals.see, streams)[0]
     noise = np.stack(residuals.rows)
     if plan.quantile_clip is not None:
         clips = np.array([*residuals.clips, standing.l2_clip])
@@ -156,7 +104,7 @@ def _in_windows(plan: Plan, streams: Streams, shapes: Shapes | None) -> dict[str
         windows = [(0, length), (middle, middle + length), (plan.steps - length, plan.steps)]
     residuals = _Residuals(plan, trainee)
     found: dict[str, float] = {}
-    training = Training(plan, trainee, Watching(residuals.see))
+    training = Training(plan, trainee, WatchedSteps(residuals.see))
     for start, last in windows:
         # Every number of a step follows from the key and the step alone: the steps before need not be taken.
         standing = training.start()

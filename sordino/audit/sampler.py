@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from sordino.audit.findings import Finding
+from sordino.audit.result import Finding
 from sordino.budget import Event, FixedSizeGaussian, Gaussian, PoissonGaussian, ShuffledGaussian
 from sordino.data import Sampler
 from sordino.mechanisms import Streams

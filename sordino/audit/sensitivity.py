@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.audit.findings import Finding
+from sordino.audit.result import Finding
 from sordino.gradients import ExamplesMixError
 from sordino.mechanisms import Stream, Streams
 from sordino.training import Trainee

@@ -1,28 +1,53 @@
-"""An audit of noise through weight distributions: the real loop on canaries.
+"""Audits of loops that release their final weights alone; for one, noise through weight distributions.
 
-Only the last weights are told, and the claim is about them. What is charged is all weights drawn on the way, so a part
-is about them: faults that hardly show at the end show there.
+Its claim is about the final weights. What is charged is all weights drawn on the way, so the audit has a part about
+them: faults that hardly show at the end show there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from sordino.audit.canaries import CanaryTrainee, by_record, half_of, resized
-from sordino.audit.findings import SHARE, WIDE_DELTA, Audit, Finding, Part
-from sordino.audit.lower_bound import epsilon_lower_bound
-from sordino.audit.noise import FEW, MOST_COMPARED, MOST_STEPS, Array, KnownSums, in_a_row, standard_normal
+from sordino.audit.bounds import epsilon_lower_bound
+from sordino.audit.noise import FEW, MOST_COMPARED, MOST_STEPS, standard_normal
+from sordino.audit.result import SHARE, WIDE_DELTA, Audit, Finding, ReleaseBound
 from sordino.audit.sampler import sampler_findings
 from sordino.audit.sensitivity import sensitivity_probe
+from sordino.audit.synthetic import Array, CanaryTrainee, KnownSums, by_record, half_of, in_a_row, resized
 from sordino.budget import displacements
 from sordino.data import PoissonSampler
 from sordino.mechanisms import Streams
 from sordino.training import Means, Staircase, Trainee, WeightDistributionPlan, Weights, train_means
 
+Loop = Callable[[Trainee, Streams], Weights]
+"""Trains on the trainee's records and returns what is released."""
 SI_MNIST = WeightDistributionPlan(PoissonSampler(60_000, 32), 3.1, 7.1, 18_750, Staircase(0.1, 0.9, 1875), 0.9, 1e-6)
 """How Davody et al. (2020) train MNIST for what they claim is ε=0.05 at δ=1e-5."""
 _TESTED_RECORDS = 2000
+
+
+def audit_final_weights(
+    loop: Loop,
+    *,
+    records: int,
+    l2_clip: float,
+    claimed_epsilon: float,
+    sound_epsilon: float,
+    delta: float,
+    confidence: float = 0.95,
+    streams: Streams | None = None,
+) -> Audit:
+    """Audit any loop that releases its final weights alone: one execution on so many canaries, half of them present.
+
+    A canary's gradient is always the clip along its own parameter, every other record's there is zero; the score is
+    how far the released parameter went against it.
+    """
+    streams = Streams.fresh() if streams is None else streams
+    coins = half_of(records, streams)
+    scores = -by_record(loop(CanaryTrainee(coins, l2_clip), streams)).double().numpy()
+    bound = epsilon_lower_bound(scores[coins], scores[~coins], delta, confidence)
+    return Audit(bound, confidence, claimed_epsilon, sound_epsilon, delta, records)
 
 
 def audit_weight_distributions(
@@ -34,7 +59,7 @@ def audit_weight_distributions(
     confidence: float = 0.95,
     streams: Streams | None = None,
 ) -> Audit:
-    """The plan's claimed and sound ε beside what one execution on so many canaries tells.
+    """The plan's claimed and sound ε beside what one execution on so many canaries shows.
 
     The headline is of the last weights; the part is of the whole trajectory, at a larger δ and a higher confidence.
     Sampler, noise, and the trainee's sensitivity if one is given, are tested against what the sound ε rests on.
@@ -57,7 +82,7 @@ def audit_weight_distributions(
     return Audit(
         epsilon_lower_bound(last[coins], last[~coins], delta, confidence),
         *(confidence, plan.claimed_epsilon(delta), plan.epsilon(delta), delta, len(coins)),
-        parts=(Part("trajectory", wide, bound, plan.claimed_epsilon(wide), plan.epsilon(wide)),),
+        parts=(ReleaseBound("trajectory", wide, bound, plan.claimed_epsilon(wide), plan.epsilon(wide)),),
         findings=tuple(findings),
         last_weights_at_least=plan.final_epsilon(delta),
     )

@@ -9,26 +9,106 @@ without replacement, and hits vary less than the intervals allow for.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.audit.canaries import CanaryTrainee, by_record
-from sordino.audit.driving import driven
-from sordino.audit.findings import Finding
+from sordino.audit.result import Finding
+from sordino.audit.synthetic import CanaryTrainee, by_record
 from sordino.budget import Event, Gaussian, Ledger, PoissonGaussian, ShuffledGaussian
-from sordino.mechanisms import ChannelMoments, Streams, ThresholdQuantiles
-from sordino.training import LinearClassifier, Plan, Weights
+from sordino.mechanisms import ChannelMoments, Stream, Streams, ThresholdQuantiles
+from sordino.runs import Run
+from sordino.training import LinearClassifier, Plan, Standing, State, Trainee, Weights, fit
 
 Scores = NDArray[np.float64]
+Watcher = Callable[[Weights, Weights, int, float], None]
+"""Called with the parameters, their noisy gradient, the step and the noise's deviation."""
+Attack = tuple[Scores, tuple[Finding, ...]]
+"""Each canary's score after an execution of the plan's steps by the real `fit`, and what its folder shows."""
 
+_BLOCKS = 3
 _CLASSES, _FAR, _SLOWLY = 4, 30.0, 1e-3
 """Of a linear model: classes, the size of a canary's input, and steps so small that no canary is ever learnt."""
 _CHANNELS = 256
 _QUANTILES = 4000
 """Trials of thresholds, which are drawn one by one."""
+
+
+class WatchedSteps:
+    """An optimiser that shows every noisy gradient, and subtracts it from the parameters, times a rate."""
+
+    def __init__(self, see: Watcher, rate: float = 1.0) -> None:
+        self._see, self._rate = see, rate
+        self.expected: Weights = {}
+        """What the parameters are if nothing but these gradients moved them."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"optimiser": "watched steps"}
+
+    def start(self, parameters: Weights) -> State:
+        return {}
+
+    @torch.no_grad()
+    def step(self, parameters: Weights, state: State, gradient: Weights, step: int, noise_deviation: float) -> None:
+        self._see(parameters, gradient, step, noise_deviation)
+        for name, value in parameters.items():
+            before = self.expected.get(name)
+            self.expected[name] = (value if before is None else before) - self._rate * gradient[name]
+            value.sub_(self._rate * gradient[name])
+
+
+def fit_watched(
+    plan: Plan, trainee: Trainee, see: Watcher, streams: Streams, rate: float = 1.0
+) -> tuple[Standing, tuple[Finding, ...]]:
+    """Fit the plan in a folder that is deleted afterwards; returns the final state and what the folder shows.
+
+    The weights in the folder must be those that the gradients lead to, so that they reveal no more than all gradients
+    do; and the ledger in the folder must hold the plan's event.
+    """
+    optimiser, ends = WatchedSteps(see, rate), list[Standing]()
+    seed = int(streams.generator(Stream.AUGMENTATION).integers(2**31))  # synthetic records: nothing to protect
+    with TemporaryDirectory(prefix="sordino-audit-") as folder:
+        run = Run.create(Path(folder) / "run", "audit")
+        fit(
+            run,
+            plan,
+            trainee,
+            optimiser,
+            Ledger(path=run.ledger),
+            seed=seed,
+            checkpoint_every=math.ceil(plan.steps / _BLOCKS),
+            on_trained=ends.append,
+        )
+        weights, _ = run.read_tensors(run.model)
+        entries = Ledger.open(run.ledger).entries
+    same = {*weights} >= {*optimiser.expected} and all(
+        torch.equal(weights[name], value) for name, value in optimiser.expected.items()
+    )
+    paid = [(entry.reserved, entry.count) for entry in entries] == [(plan.event, plan.steps)]
+    kept = "are" if same else "are not"
+    held = "holds" if paid else "does not hold"
+    weights_seen = f"the weights in the audit's own folder {kept} what the noisy gradients lead to"
+    charge_seen = f"the ledger in the audit's own folder {held} the plan's {plan.steps:,} steps, once"
+    findings = Finding("weights", float(same), weights_seen), Finding("charge", float(paid), charge_seen)
+    return ends[0], findings
+
+
+def keys_differ(plan: Plan, trainee: Trainee) -> Finding:
+    """Two runs of `fit` with fresh keys, as users start them: the same noise in both would cancel."""
+    seen: list[Weights] = []
+    for _ in range(2):
+        with TemporaryDirectory(prefix="sordino-audit-") as folder:
+            run = Run.create(Path(folder) / "run", "audit")
+            unwatched = WatchedSteps(lambda parameters, gradient, step, deviation: None)
+            fit(run, plan, trainee, unwatched, Ledger(path=run.ledger))
+            seen.append(run.read_tensors(run.model)[0])
+    alike = any(torch.equal(seen[0][name], value) for name, value in seen[1].items())
+    return Finding("keys", float(not alike), f"two runs have {'the same noise' if alike else 'different noise'}")
 
 
 class _Likelihood:
@@ -68,30 +148,23 @@ def _mixture(ratio: Scores, rate: float) -> Scores:
     return ratio if rate == 1 else np.logaddexp(math.log1p(-rate), math.log(rate) + ratio)
 
 
-class Attack(NamedTuple):
-    """Each canary's score after an execution of the plan's steps by the real `fit`, and what its folder shows."""
-
-    scores: Scores
-    findings: tuple[Finding, ...]
-
-
 def training_attack(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Attack:
-    """Canaries in parameters of their own, scored by every noisy gradient."""
+    """Each canary in a parameter of its own, scored by every noisy gradient."""
     likelihood = _likelihood(plan)
 
     def see(parameters: Weights, gradient: Weights, step: int, noise_deviation: float) -> None:
         clip = _clip(plan, noise_deviation)
         likelihood.add(by_record(gradient).double().numpy() * (plan.sampler.expected_batch_size / clip))
 
-    found = driven(plan, CanaryTrainee(coins, plan.l2_clip), see, streams)
-    return Attack(likelihood.scores(), found.findings)
+    _, findings = fit_watched(plan, CanaryTrainee(coins, plan.l2_clip), see, streams)
+    return likelihood.scores(), findings
 
 
 def linear_attack(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Attack:
     """Canaries through the closed form of a linear model: each has an input of its own, so its gradient is there.
 
-    An absent one is zero there, and what it adds to the bias nobody looks at. Whoever sees the weights knows in which
-    direction a canary's gradient points.
+    An absent one is zero there; what it adds to the bias is ignored. The weights show in which direction a canary's
+    gradient points.
     """
     likelihood, batch = _likelihood(plan), plan.sampler.expected_batch_size
     labels = np.arange(len(coins)) % _CLASSES
@@ -104,12 +177,8 @@ def linear_attack(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Att
         seen = (gradient["weight"].T.double() * directions).sum(1)
         likelihood.add(seen.numpy() * (batch / _clip(plan, noise_deviation)))
 
-    found = driven(plan, trainee, see, streams, rate=_SLOWLY * batch / plan.l2_clip)
-    return Attack(likelihood.scores(), found.findings)
-
-
-def training_scores(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Scores:
-    return training_attack(plan, coins, streams).scores
+    _, findings = fit_watched(plan, trainee, see, streams, rate=_SLOWLY * batch / plan.l2_clip)
+    return likelihood.scores(), findings
 
 
 def _likelihood(plan: Plan) -> _Likelihood:
@@ -130,19 +199,19 @@ def _clip(plan: Plan, noise_deviation: float) -> float:
 
 def threshold_scores(thresholds: ThresholdQuantiles, coins: NDArray[np.bool_]) -> Scores:
     """A score for each of the first canaries: how far up the real thresholds lie beside one other, small record."""
-    ledger = Ledger()  # of nothing real; `paid` keeps it empty
+    ledger = Ledger()  # stays empty: `paid`
     mean, square = thresholds.mean_bounds[0], thresholds.square_bounds[0]
     scores = []
     for present in coins[:_QUANTILES]:
         canary = 1e300 if present else np.nan
-        told = thresholds.release(np.array([[mean], [canary]]), np.array([[square], [canary]]), ledger, paid=True)
-        scores.append(math.log(told.mean_clip / mean) + math.log(told.square_clip / square))
+        found = thresholds.release(np.array([[mean], [canary]]), np.array([[square], [canary]]), ledger, paid=True)
+        scores.append(math.log(found.mean_clip / mean) + math.log(found.square_clip / square))
     return np.array(scores)
 
 
 def statistics_scores(moments: ChannelMoments, coins: NDArray[np.bool_]) -> Scores:
     """Each canary's score after a release of the real private statistics, in which it alone moves its channel."""
-    ledger = Ledger()  # of nothing real; `paid` keeps it empty
+    ledger = Ledger()  # stays empty: `paid`
     scores = np.empty(len(coins))
     for start in range(0, len(coins), _CHANNELS):
         present = coins[start : start + _CHANNELS]

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sordino.audit import Audit, Finding, Part, audit_plan, audit_recipe, epsilon_lower_bound
+from sordino.audit import Audit, Finding, ReleaseBound, audit_plan, audit_recipe, epsilon_lower_bound
 from sordino.audit.auditing import _recipe
-from sordino.audit.canaries import half_of, plan_at
-from sordino.audit.white_box import statistics_scores, training_scores
+from sordino.audit.synthetic import half_of, plan_at
+from sordino.audit.white_box import statistics_scores, training_attack
 from sordino.budget import cost
 from sordino.data.samplers import FixedSizeSampler, FullBatchSampler, PoissonSampler, Sampler, ShuffledSampler
 from sordino.mechanisms.moments import ChannelMoments
@@ -71,7 +71,7 @@ def test_correct_training_audits_below_its_epsilon_nineteen_times_in_twenty() ->
         for _ in range(20):
             streams = Streams.fresh()
             coins = half_of(plan.sampler.n, streams)
-            scores = training_scores(plan, coins, streams)
+            scores = training_attack(plan, coins, streams)[0]
             bounds.append(epsilon_lower_bound(scores[coins], scores[~coins], delta))
         assert np.sum(np.array(bounds) > claimed) <= 3
         assert np.median(bounds) > (0.3 if delta == 0.05 else 0.15) * claimed
@@ -89,7 +89,7 @@ def test_scores_use_what_each_sampler_shows(sampler: Sampler, sigma: float, tigh
     plan = plan_at(Plan(sampler, l2_clip=2.0, noise_multiplier=sigma, steps=12), 8000)
     streams = Streams.fresh()
     coins = half_of(plan.sampler.n, streams)
-    scores = training_scores(plan, coins, streams)
+    scores = training_attack(plan, coins, streams)[0]
     assert tight * plan.epsilon(0.02) < epsilon_lower_bound(scores[coins], scores[~coins], 0.02) < plan.epsilon(0.02)
 
 
@@ -98,7 +98,7 @@ def test_a_likelihood_ratio_has_mean_one_where_the_canary_is_absent() -> None:
     for sampler, steps in ((PoissonSampler(100, 30), 6), (ShuffledSampler(100, 25), 6), (FullBatchSampler(10, 10), 4)):
         plan = plan_at(Plan(sampler, l2_clip=0.1, noise_multiplier=4.0, steps=steps), 20_000)
         absent = np.zeros(plan.sampler.n, dtype=bool)
-        ratios = np.exp(training_scores(plan, absent, Streams.fresh()))
+        ratios = np.exp(training_attack(plan, absent, Streams.fresh())[0])
         assert abs(ratios.mean() - 1) < 5 * ratios.std() / np.sqrt(len(ratios))
     for moments in (ChannelMoments(0.2, 0.05), ChannelMoments(0.2, 0.05, 3.0, sample_rate=0.3)):
         ratios = np.exp(statistics_scores(moments, np.zeros(20_000, dtype=bool)))
@@ -127,7 +127,7 @@ def test_verdicts_follow_from_bounds_and_tests() -> None:
     assert (sound.verdict, sound.sound_verdict) == ("violated", "consistent")
     assert Audit(0.4, 0.95, 0.5, 2.0, 1e-5, 100).verdict == "consistent"
     assert Audit(0.4, 0.95, 0.5, 2.0, 1e-5, 100, one_run_lower_bound=2.5).sound_verdict == "violated"
-    part = Audit(0.4, 0.95, 0.5, 2.0, 1e-5, 100, (Part("statistics", 0.01, 0.3, 0.2, 0.2),))
+    part = Audit(0.4, 0.95, 0.5, 2.0, 1e-5, 100, (ReleaseBound("statistics", 0.01, 0.3, 0.2, 0.2),))
     assert (part.verdict, part.sound_verdict) == ("violated", "violated")
     assert sound.side_confidence == pytest.approx(0.99)
     for value, verdict in ((0.009, "violated"), (0.011, "consistent")):

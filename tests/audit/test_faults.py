@@ -18,9 +18,8 @@ import torch
 from torch import nn
 
 from sordino.audit import Audit, Finding, audit_plan, audit_weight_distributions, noise_test, sensitivity_probe
-from sordino.audit.canaries import resized
-from sordino.audit.noise import KnownSums
 from sordino.audit.sensitivity import adversarial_rows
+from sordino.audit.synthetic import KnownSums, resized
 from sordino.audit.weight_distributions import drawn_noise_test
 from sordino.budget import Ledger
 from sordino.data.samplers import FullBatchSampler, PoissonSampler, ShuffledSampler

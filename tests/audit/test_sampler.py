@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sordino.audit import sampler as audited_sampler
 from sordino.audit import sampler_test
-from sordino.audit.canaries import resized
 from sordino.audit.sampler import _pairs
+from sordino.audit.synthetic import resized
 from sordino.budget import Laplace, PoissonGaussian
 from sordino.data.samplers import FixedSizeSampler, FullBatchSampler, Indices, PoissonSampler, Sampler, ShuffledSampler
 from sordino.mechanisms.streams import Stream, Streams

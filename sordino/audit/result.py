@@ -26,8 +26,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A release of the workflow, held against what it promises at one δ."""
+class ReleaseBound:
+    """The lower bound from one release of the workflow, beside what the release promises at one δ."""
 
     name: str
     delta: float
@@ -51,14 +51,14 @@ class Audit:
     sound_epsilon: float
     delta: float
     runs: int
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ReleaseBound, ...] = ()
     findings: tuple[Finding, ...] = ()
     one_run_lower_bound: float | None = None
     canaries: int = 0
     last_weights_at_least: float | None = None
-    """Of weight distributions: what the last weights alone tell at least of some record, by calculation."""
+    """Of weight distributions: the least ε of the final weights alone for some record, by calculation."""
     statistic: str | None = None
-    """Of any training: what told its outputs apart best."""
+    """Of any training: what distinguished its outputs best."""
     epsilon_if_gaussian: float | None = None
     """Of any training: what ε would be at least if that statistic were normal; no verdict rests on it."""
     notes: tuple[str, ...] = ()
@@ -116,8 +116,8 @@ class Audit:
         if self.epsilon_if_gaussian is not None:
             lines.append(f"if normal     ε ≥ {self.epsilon_if_gaussian:.3f}: an assumption, on which no verdict rests")
         for part in self.parts:
-            told = f"sound {printed(part.sound_epsilon)}, claimed {printed(part.claimed_epsilon)} at δ={part.delta:g}"
-            lines.append(f"  {part.name}: ε ≥ {part.lower_bound:.3f}, {told}")
+            beside = f"sound {printed(part.sound_epsilon)}, claimed {printed(part.claimed_epsilon)} at δ={part.delta:g}"
+            lines.append(f"  {part.name}: ε ≥ {part.lower_bound:.3f}, {beside}")
         failed = self.failed()
         for finding in self.findings:
             missed = f"FAILED, p={finding.p_value:.2g} is below {self.test_level:.2g}"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sordino.audit import epsilon_lower_bound
-from sordino.audit.lower_bound import bound_from_hits
+from sordino.audit.bounds import bound_from_hits
 from sordino.budget import Gaussian, cost
 
 
