@@ -9,26 +9,18 @@ import pytest
 from sordino.budget import Composed, RepeatAndSelect, Repeated, cost
 from sordino.data.schema import Schema
 from sordino.features import neutral_cuts
-from sordino.papers.privacy_aware import adult_best, feature_methods, feature_sgd, ridges
-from sordino.papers.privacy_aware.feature_methods import charged_search
-from sordino.papers.privacy_aware.feature_numbers import best_size, claimed, phenomenon
+from sordino.papers.privacy_aware import best_adult_model, feature_counts, feature_selection, logistic_regression
+from sordino.papers.privacy_aware.feature_counts import claimed
+from sordino.papers.privacy_aware.feature_selection import charged_search
+from sordino.papers.privacy_aware.feature_tables import DELTA, PURE, UNCOUNTED, benchmark, budgeted, generator_of
 from sordino.papers.privacy_aware.intervals import Interval
+from sordino.papers.privacy_aware.logistic_regression import crossing, few_columns
 from sordino.papers.privacy_aware.networks import loaded
-from sordino.papers.privacy_aware.one_hot import crossing, few_columns
-from sordino.papers.privacy_aware.subsets import DELTA, PURE, UNCOUNTED, benchmark, budgeted, generator_of
 from sordino.papers.trials import Experiment
 from sordino.training import convex
 
 FEW_WIN = {1: [0.7, 0.72], 5: [0.8, 0.81], 10: [0.75, 0.765]}
 MANY_WIN = {1: [0.7, 0.72], 5: [0.8, 0.81], 10: [0.85, 0.861]}
-
-
-def test_the_phenomenon_needs_both_halves() -> None:
-    assert best_size(FEW_WIN) == 5
-    assert phenomenon({0.1: FEW_WIN}, MANY_WIN).endswith("the phenomenon shows")
-    assert phenomenon({0.1: FEW_WIN}, FEW_WIN).endswith("does not show in full")
-    assert phenomenon({0.1: MANY_WIN}, MANY_WIN).endswith("all features are best: the phenomenon does not show")
-    assert phenomenon({1.0: MANY_WIN, 0.1: FEW_WIN}, MANY_WIN).startswith("at ε=0.1 ")
 
 
 def test_a_claim_is_about_the_best_subset() -> None:
@@ -39,26 +31,21 @@ def test_a_claim_is_about_the_best_subset() -> None:
     assert "not above all features" in claimed(MANY_WIN, 0.786)
 
 
-def test_dp_sgd_has_the_same_phenomenon() -> None:
-    assert feature_sgd.phenomenon(FEW_WIN, MANY_WIN).endswith("the phenomenon shows")
-    assert feature_sgd.phenomenon(MANY_WIN, MANY_WIN).endswith("does not show in full")
-
-
 def test_rates_are_chosen_on_both_classes_and_in_the_whole_workflow_on_no_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    x, _, held, labels = feature_sgd._held_out_at_random(feature_sgd._TABLE_2, 0)
+    x, _, held, labels = feature_counts.held_out(feature_counts.TABLE_2, 0)
     assert (x.shape, held.shape) == ((153, 20), (38, 20))
     assert 0.1 < labels.mean() < 0.5  # the published rows are sorted by class
-    made_up = feature_sgd._rehearsed(feature_sgd._TABLE_2, 0)
+    made_up = feature_counts.made_up(feature_counts.TABLE_2, 0)
     assert (made_up[0].shape[1], set(made_up[3])) == (20, {0, 1})
 
     def other(*which: Any) -> Any:
         table = benchmark(*which)
         return replace(table, x=1 - table.x, train=table.train.take(np.arange(len(table.train))[::-1]))
 
-    monkeypatch.setattr(feature_sgd, "benchmark", other)
-    for one, same in zip(made_up, feature_sgd._rehearsed(feature_sgd._TABLE_2, 0), strict=True):
+    monkeypatch.setattr(feature_counts, "benchmark", other)
+    for one, same in zip(made_up, feature_counts.made_up(feature_counts.TABLE_2, 0), strict=True):
         assert np.array_equal(one, same)
 
 
@@ -80,8 +67,8 @@ def test_dropping_categories_leaves_the_papers_seven_features() -> None:
 @pytest.mark.parametrize("epsilon", [0.1, 5.0])
 def test_neither_part_of_a_charged_search_costs_more_than_the_target(epsilon: float) -> None:
     trials, final, spent = charged_search((191, 38), (9, 43), epsilon)
-    assert trials.trial.score is not None
-    for event in (trials.trial.training, trials.trial.score):
+    assert trials.cost.score is not None
+    for event in (trials.cost.training, trials.cost.score):
         whole = cost(Composed((Repeated(event, 100), final.event)), DELTA).epsilon
         assert whole <= epsilon
         assert whole <= spent
@@ -92,9 +79,11 @@ def test_a_search_never_looks_at_test_records() -> None:
     table = benchmark("breast-cancer")
     blind = replace(table, test_x=np.full_like(table.test_x, np.nan), test_y=1 - table.test_y)
     masks = np.random.default_rng(0).random((30, table.features)) < 0.5
-    seen, unseen = (feature_methods._exact_fitness(each, 5.0, generator_of("noise"))(masks) for each in (table, blind))
+    seen, unseen = (
+        feature_selection._exact_fitness(each, 5.0, generator_of("noise"))(masks) for each in (table, blind)
+    )
     assert np.array_equal(seen, unseen)
-    (x, _), (held, _) = feature_methods._parts(table)
+    (x, _), (held, _) = feature_selection._parts(table)
     assert (len(x), len(held)) == (153, 38)
 
 
@@ -107,9 +96,9 @@ def test_a_subset_is_scored_with_the_ridge_of_its_own_width(monkeypatch: pytest.
         seen.update({int(width): plan.ridge for width in masks.sum(axis=1)})
         return fit(x, y, masks, plan, *rest)
 
-    monkeypatch.setattr(feature_methods, "fit_many", noted)
+    monkeypatch.setattr(feature_selection, "fit_many", noted)
     masks = np.arange(table.features) < np.array([[3], [20], [3], [43]])
-    found = feature_methods._exact_fitness(table, 1.0, generator_of("noise"))(masks)
+    found = feature_selection._exact_fitness(table, 1.0, generator_of("noise"))(masks)
     assert found.shape == (4,)
     assert seen == {width: budgeted(PURE, 153, width, 1.0).plan.ridge for width in (3, 20, 43)}
     assert seen[3] < seen[20] < seen[43]
@@ -123,59 +112,64 @@ def test_the_best_few_are_scored_again_and_the_best_mean_wins() -> None:
         return np.array([means[mask.tobytes()] for mask in masks])
 
     noted: list[tuple[float, Any]] = []
-    feature_methods._noted(fitness, noted)(np.stack([good, lucky]))
+    feature_selection._noted(fitness, noted)(np.stack([good, lucky]))
     assert [score for score, _ in noted] == [0.8, 0.6]
     ranked = [(0.99, lucky), (0.95, good), (0.5, poor)]
-    effort = feature_methods.Effort(finalists=2, rescores=3)
-    assert feature_methods._scored_again(fitness, ranked, effort).tobytes() == good.tobytes()
+    effort = feature_selection.Effort(finalists=2, rescores=3)
+    assert feature_selection._scored_again(fitness, ranked, effort).tobytes() == good.tobytes()
 
 
 def test_whether_a_search_found_anything_is_said_of_the_intervals() -> None:
     def said(*signs: str) -> str:
-        return feature_methods._found_anything({10.0**place: each for place, each in enumerate(signs)})
+        return feature_selection._found_anything({10.0**place: each for place, each in enumerate(signs)})
 
     apart = "not apart from 0"
     assert said("above 0", "above 0", apart).endswith("nowhere: it found more than chance does")
-    assert "at 2 of 3 budgets (ε=1, 10)" in said("above 0", "above 0", apart)
+    assert "at ε=1, 10 (2 of 3 budgets)" in said("above 0", "above 0", apart)
     assert said(apart, "above 0", "below 0").endswith("below them at ε=100: it found next to nothing")
     assert said(*["above 0"] * 2, *[apart] * 3).endswith("it found little")
 
 
 ENCODINGS = {
     name: learn
-    for name, learn in (adult_best.candidates() | adult_best.counted()).items()
-    if isinstance(learn, adult_best.Logistic)
+    for name, learn in (best_adult_model.candidates() | best_adult_model.counted()).items()
+    if isinstance(learn, best_adult_model.Logistic)
 }
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_no_row_of_a_candidate_is_longer_than_its_norm(name: str) -> None:
-    x, held, norm = ENCODINGS[name].encoded(*adult_best._parts(True))
+    x, held, norm = ENCODINGS[name].encoded(*best_adult_model._parts(True))
     for part in (x, held):
         assert (np.sqrt((part**2).sum(axis=1) + 1) <= norm * (1 + 1e-6)).all()
 
 
 def test_what_is_fixed_in_advance_follows_from_the_documentation() -> None:
     schema = Schema.of(loaded("adult").facts)
-    fixed = adult_best.counted()[adult_best.IN_ADVANCE]
-    assert isinstance(fixed, adult_best.Logistic)
+    fixed = best_adult_model.counted()[best_adult_model.IN_ADVANCE]
+    assert isinstance(fixed, best_adult_model.Logistic)
     assert fixed.columns == schema.columns
     assert fixed.cuts == neutral_cuts(schema.columns)
-    learns = list(adult_best.counted().values())
-    chosen = [learn for learn in learns if isinstance(learn, adult_best.ChosenLogistic)]
-    for encoding in (*chosen[0].encodings, *(learn for learn in learns if isinstance(learn, adult_best.Logistic))):
+    learns = list(best_adult_model.counted().values())
+    chosen = [learn for learn in learns if isinstance(learn, best_adult_model.ChosenLogistic)]
+    for encoding in (
+        *chosen[0].encodings,
+        *(learn for learn in learns if isinstance(learn, best_adult_model.Logistic)),
+    ):
         assert encoding.cuts in ({}, fixed.cuts)
 
 
 def test_a_charged_choice_pays_for_its_dearest_encoding_within_the_target() -> None:
-    plans, training, score = adult_best.chosen_plans(2000, ((60, 3.0), (10, 2.0)), 1.0)
+    plans, training, score = best_adult_model.chosen_plans(2000, ((60, 3.0), (10, 2.0)), 1.0)
     for event in (*(plan.event for plan in plans), score):
         assert cost(RepeatAndSelect(event, 5.0), DELTA).epsilon <= 1.0
     assert training == plans[1].event
     assert plans[1].ridge < plans[0].ridge
-    outcome = adult_best.ChosenLogistic(tuple(ENCODINGS.values())[:2])(*adult_best._parts(True), 1.0, 3, "noise")
-    assert 0.95 < outcome.epsilon <= 1.0
-    assert len(outcome.accuracies) == 3
+    outcome = best_adult_model.ChosenLogistic(tuple(ENCODINGS.values())[:2])(
+        *best_adult_model._parts(True), 1.0, 3, "noise"
+    )
+    assert 0.95 < outcome["epsilon"] <= 1.0
+    assert len(outcome["accuracies"]) == 3
 
 
 def test_the_best_model_is_chosen_by_held_out_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,11 +180,11 @@ def test_the_best_model_is_chosen_by_held_out_records(monkeypatch: pytest.Monkey
         good = ("numbers in bins" in name) == validate
         return {"accuracies": [0.8 + 0.1 * good, 0.81 + 0.1 * good], "epsilon": epsilon, "accountant": "pld"}
 
-    monkeypatch.setattr(adult_best, "_measure", measure)
-    record = adult_best.adult_best(Experiment())
+    monkeypatch.setattr(best_adult_model, "_measure", measure)
+    record = best_adult_model.adult_best(Experiment())
     chosen = [row[2] for row in record.rows if row[-1] == "chosen"]
     assert chosen == ["logistic, all columns, centred, numbers in bins"] * 2
-    assert {name for name, validate in asked if not validate} == {*adult_best.counted(), chosen[0]}
+    assert {name for name, validate in asked if not validate} == {*best_adult_model.counted(), chosen[0]}
     # What ε covers stands in every row, and the answer is one that looked at nothing more.
     assert {row[1] for row in record.rows} == {"whole workflow counted", "choice uncounted"}
     assert [row[1] for row in record.rows if row[-1] == "the answer"] == ["whole workflow counted"] * 2
@@ -200,11 +194,11 @@ def test_the_best_model_is_chosen_by_held_out_records(monkeypatch: pytest.Monkey
 
 def test_made_up_tables_are_the_same_each_time_and_have_both_classes() -> None:
     for seed in range(5):
-        table, again = ridges.planted(500, seed), ridges.planted(500, seed)
+        table, again = logistic_regression.planted(500, seed), logistic_regression.planted(500, seed)
         assert np.array_equal(table.x, again.x)
         assert np.array_equal(table.y, again.y)
         assert 0.1 < table.y.mean() < 0.6
         assert np.linalg.norm(table.x, axis=1).max() <= np.sqrt(table.attributes) + 1e-9
-    plans = [ridges.planned(1000, 20, 2.0, 1.0, UNCOUNTED, multiple) for multiple in (3.0, 6.0)]
+    plans = [logistic_regression.planned(1000, 20, 2.0, 1.0, UNCOUNTED, multiple) for multiple in (3.0, 6.0)]
     assert plans[1].ridge == pytest.approx(2 * plans[0].ridge)
     assert all(plan.epsilon(DELTA) <= 1.0 for plan in plans)

@@ -9,8 +9,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
-from sordino.papers.privacy_aware.intervals import Interval
-from sordino.papers.privacy_aware.subsets import (
+from sordino.papers.privacy_aware.feature_tables import (
     DELTA,
     PURE,
     UNCOUNTED,
@@ -18,12 +17,9 @@ from sordino.papers.privacy_aware.subsets import (
     Benchmark,
     benchmark,
     budgeted,
-    difference,
     generator_of,
-    greedy_orders,
     measured,
     selection_event,
-    sign,
 )
 from sordino.papers.trials import Experiment, TrialStore
 from sordino.selection import cfs_greedy, exact_uncertainties
@@ -93,11 +89,11 @@ def test_the_papers_promise_is_pure() -> None:
 
 def test_orders_are_exact_without_noise_and_differ_with_much(table: Benchmark) -> None:
     exact = cfs_greedy(exact_uncertainties(table.attributes, table.train)).order
-    (uncounted,) = greedy_orders(table, None, 5, generator_of("a"))
+    (uncounted,) = table.greedy_orders(None, 5, generator_of("a"))
     assert np.array_equal(uncounted.order, exact)
-    for order in greedy_orders(table, 1e-9, 2, generator_of("b")):
+    for order in table.greedy_orders(1e-9, 2, generator_of("b")):
         assert set(order.order[:8]) == set(exact[:8])  # two of them are level
-    first, second = greedy_orders(table, 50.0, 2, generator_of("c"))
+    first, second = table.greedy_orders(50.0, 2, generator_of("c"))
     assert not np.array_equal(first.order, second.order)
 
 
@@ -112,15 +108,6 @@ def test_hardly_any_noise_gives_the_accuracy_without(table: Benchmark) -> None:
     noisy = table.accuracies(masks, replace(budgeted(PURE, 191, 10, 1e6).plan, ridge=0.1), 2, generator_of("d"))
     assert noisy.shape == (4, 2)
     assert np.allclose(noisy, plain[:, None], atol=0.03)
-
-
-def test_differences_are_split_by_split_and_signed_by_their_interval() -> None:
-    found = difference([0.9, 0.5, 0.7], [0.8, 0.41, 0.59])
-    assert found.mean == pytest.approx(0.1, abs=0.01)
-    assert sign(found) == "above 0"
-    assert sign(difference([0.4, 0.59], [0.41, 0.6])) == "below 0"
-    assert sign(difference([0.9, 0.5], [0.5, 0.9])) == "not apart from 0"
-    assert sign(Interval(0.1, None)) == "one split has no interval"
 
 
 def test_what_was_measured_is_kept(tmp_path) -> None:

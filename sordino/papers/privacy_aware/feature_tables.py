@@ -1,20 +1,20 @@
-"""PAW's tables, feature subsets of them, and private logistic regressions on these, many at a time."""
+"""PAW's tables: Adult and Breast Cancer encoded, subsets of their features, and what an ε of their items covers."""
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from sordino.budget import Composed, Event, Gaussian, Ledger, Pure, cost
+from sordino.budget import Composed, Gaussian, Ledger, Pure, cost
 from sordino.data import Schema, Split
 from sordino.features import OneHot
-from sordino.mechanisms import Tables, pair_tables
-from sordino.papers.privacy_aware.intervals import Interval
+from sordino.mechanisms import Streams, Tables, bound_streams, pair_tables, secret_from_seed
 from sordino.papers.privacy_aware.networks import loaded
 from sordino.papers.trials import Experiment
 from sordino.selection import (
@@ -29,7 +29,20 @@ from sordino.selection import (
     tables_plan,
     uncertainties,
 )
-from sordino.training import RIDGE_PER_NOISE, LogisticPlan, fit_many, minimise, scores, with_bias
+from sordino.training import (
+    RIDGE_PER_NOISE,
+    LinearClassifier,
+    LogisticPlan,
+    Optimiser,
+    Plan,
+    Training,
+    fit_many,
+    linear_scores,
+    minimise,
+    scores,
+    train_steps,
+    with_bias,
+)
 
 Array = NDArray[np.float64]
 DELTA = 1e-5
@@ -60,6 +73,11 @@ class Benchmark:
     def every(self) -> Mask:
         return np.ones((1, self.features), dtype=bool)
 
+    @property
+    def most_frequent(self) -> float:
+        """The share of test records that a constant guess gets right."""
+        return float(np.bincount(self.test_y).max() / len(self.test_y))
+
     def norms(self, masks: Mask) -> Array:
         """The public norm of a row of each subset: √(attributes it touches + 1 for the bias)."""
         belongs = self.attributes.owners[:, None] == np.unique(self.attributes.owners)
@@ -69,15 +87,19 @@ class Benchmark:
     def counts(self) -> Tables:
         return pair_tables(self.attributes.codes(self.train), self.attributes.sizes)
 
-    def exact(self) -> Uncertainties:
-        """From exact counts: selection not private."""
-        return uncertainties(self.attributes, self.counts)
-
     def private(self, noise_multiplier: float, generator: np.random.Generator) -> Uncertainties:
-        """From tables told as a private selection tells them; not charged here, since the benchmark is public."""
+        """From noisy tables, as a private selection releases them; not charged here, since the benchmark is public."""
         plan = tables_plan(self.attributes, noise_multiplier)
-        told = consistent_tables(plan.noised(self.counts, generator), plan, len(self.train))
-        return uncertainties(self.attributes, told.tables)
+        released = consistent_tables(plan.noised(self.counts, generator), plan, len(self.train))
+        return uncertainties(self.attributes, released.tables)
+
+    def greedy_orders(
+        self, tables_noise: float | None, count: int, generator: np.random.Generator
+    ) -> list[GreedyOrder]:
+        """CFS-Greedy: from exact counts (not private) one order, from private tables another each time."""
+        if tables_noise is None:
+            return [cfs_greedy(uncertainties(self.attributes, self.counts))]
+        return [cfs_greedy(self.private(tables_noise, generator)) for _ in range(count)]
 
     def accuracies(self, masks: Mask, plan: LogisticPlan, repeats: int, generator: np.random.Generator) -> Array:
         """On the test records, (subsets, repeats), with fresh noise each time."""
@@ -117,14 +139,9 @@ def benchmark(name: str, split: int = 0, quick: bool = False, documented: bool =
     return Benchmark(Attributes(schema), train, x, test_x, test.y)
 
 
-def most_frequent(table: Benchmark) -> float:
-    """The share of test records that a constant guess gets right."""
-    return float(np.bincount(table.test_y).max() / len(table.test_y))
-
-
 @dataclass(frozen=True)
 class Regime:
-    """What a row's ε stands for."""
+    """What an ε covers."""
 
     label: str
     delta: float | None
@@ -132,7 +149,7 @@ class Regime:
     counts_selection: bool
     """Whether the tables that features are selected by are private, within the same ε."""
     documented: bool = False
-    """Whether nothing but documentation tells which categories there are."""
+    """Whether categories come from the documentation alone."""
 
     def benchmark(self, name: str, split: int = 0, quick: bool = False) -> Benchmark:
         """The table in the columns that this promise allows."""
@@ -199,22 +216,13 @@ def budgeted(regime: Regime, n: int, width: int, epsilon: float) -> Budgeted:
 
 @lru_cache(maxsize=256)
 def selection_event(epsilon: float) -> Gaussian:
-    """The tables' release within a whole workflow of this ε."""
+    """The release of the tables within a whole workflow of this ε."""
     split = BudgetSplit.proposed(epsilon, DELTA, selects=True, tunes=False)
     return Gaussian(split.noise(split.selection))
 
 
-def greedy_orders(
-    table: Benchmark, tables_noise: float | None, count: int, generator: np.random.Generator
-) -> list[GreedyOrder]:
-    """CFS-Greedy: of exact counts one and the same, of private tables each time another."""
-    if tables_noise is None:
-        return [cfs_greedy(table.exact())]
-    return [cfs_greedy(table.private(tables_noise, generator)) for _ in range(count)]
-
-
 def measured(experiment: Experiment, words: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What these words stand for: from the store, or else computed now; with the seconds of processor that it took."""
+    """The result that these words describe: from the store, or else computed now; with its processor time."""
 
     def timed() -> dict[str, Any]:
         experiment.say(words)
@@ -223,33 +231,33 @@ def measured(experiment: Experiment, words: str, compute: Callable[[], dict[str,
 
     key = hashlib.blake2b(f"{_REVISION} {words}".encode(), digest_size=16).hexdigest()
     found = experiment.store.get(f"paw-tables-{key}", lambda folder: timed())
-    # Rows and lines of the record say what many fits came to; one by one they would make it a hundred times as long.
+    # Rows and lines of the record sum up many fits; one by one they would make it a hundred times as long.
     experiment.ran[words] = {name: value for name, value in found.items() if not isinstance(value, dict | list)}
     return found
 
 
 def generator_of(words: str) -> np.random.Generator:
-    """Noise of its own for each thing that is measured."""
+    """Separate noise for each thing that is measured."""
     return np.random.default_rng(list(hashlib.blake2b(words.encode(), digest_size=16).digest()))
 
 
-def difference(first: Sequence[float], second: Sequence[float]) -> Interval:
-    """Of two things measured on the same splits, split by split."""
-    return Interval.of([a - b for a, b in zip(first, second, strict=True)])
+def linear_accuracy(plan: Plan, optimiser: Optimiser, parts: "Arrays", streams: Streams) -> float:
+    """The accuracy on the last two arrays of a linear layer trained on the first two: public, and so not charged."""
+    x, y, test_x, test_y = parts
+    trainee = LinearClassifier(x, y, 2)
+    trainee.initialise(streams)
+    training = Training(plan, trainee, optimiser)
+    train_steps(training, training.start(), streams, plan.steps)
+    guesses = linear_scores(trainee.parameters, torch.from_numpy(np.ascontiguousarray(test_x))).argmax(dim=1).numpy()
+    return float((guesses == test_y).mean())
 
 
-def sign(found: Interval) -> str:
-    """What the interval of a difference says."""
-    if found.half is None:
-        return "one split has no interval"
-    if found.mean - found.half > 0:
-        return "above 0"
-    return "below 0" if found.mean + found.half < 0 else "not apart from 0"
+Arrays = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]
+"""Features and labels to train on, and others to examine."""
 
 
-def event_epsilon(*events: Event) -> float:
-    """ε of all these together at δ=1e-5, planned."""
-    return cost(Composed(events), DELTA).epsilon
+def streams_of(words: str, seed: int = 0) -> Streams:
+    return bound_streams(secret_from_seed(seed), {"for": words}, predictable=True)
 
 
 def over_splits(splits: int, repeats: int) -> str:

@@ -1,51 +1,46 @@
 """Beyond PAW: the best private model for Adult at ε=0.1 and ε=1: whole workflow counted, and choice uncounted."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from sordino.budget import Event, Gaussian, Ledger, RepeatAndSelect, calibration, composed, cost
 from sordino.data import Column, Schema, Split, set_aside
 from sordino.features import CentredOneHot, OneHot, neutral_cuts
-from sordino.mechanisms import bound_streams, secret_from_seed
-from sordino.papers.privacy_aware.intervals import Interval
-from sordino.papers.privacy_aware.network_rows import PAPER
-from sordino.papers.privacy_aware.network_trials import some
-from sordino.papers.privacy_aware.networks import loaded
-from sordino.papers.privacy_aware.subsets import (
+from sordino.papers.privacy_aware.feature_tables import (
     DELTA,
     RIDGE_WORDS,
     WHOLE,
     Benchmark,
     budgeted,
     generator_of,
-    greedy_orders,
+    linear_accuracy,
     measured,
     selection_event,
+    streams_of,
 )
+from sordino.papers.privacy_aware.intervals import Interval
+from sordino.papers.privacy_aware.network_rows import PAPER
+from sordino.papers.privacy_aware.network_trials import some
+from sordino.papers.privacy_aware.networks import loaded
 from sordino.papers.records import Cell, Record
-from sordino.papers.trials import Experiment
+from sordino.papers.trials import Experiment, Result
 from sordino.selection import Attributes, tune
 from sordino.training import (
     RIDGE_PER_NOISE,
     SGD,
     GaussianObjective,
-    LinearClassifier,
     LogisticPlan,
     Plan,
-    Training,
     data_norm,
     fit_many,
-    linear_scores,
     noise_ridge,
     scores,
-    train_steps,
 )
 
 _BUDGETS = (0.1, 1.0)
@@ -66,22 +61,13 @@ _FEW = ("age", "education-num", "marital-status", "occupation", "capital-gain", 
 _FEW_BINNED = ("age", "capital-gain", "capital-loss")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Accuracies of repeats, what each of them cost, and who says so."""
-
-    accuracies: list[float]
-    epsilon: float
-    accountant: str
-
-    @classmethod
-    def priced(cls, accuracies: list[float], *events: Event) -> "Outcome":
-        found = cost(composed(events), DELTA)
-        return cls(accuracies, found.epsilon, found.accountant)
+Learn = Callable[[Split, Split, float, int, str], Result]
+"""Records to train on and to examine, ε, repeats, and words for the noise: accuracies of the repeats, and their ε."""
 
 
-Learn = Callable[[Split, Split, float, int, str], Outcome]
-"""Records to train on and to examine, ε, repeats, and words for the noise."""
+def _priced(accuracies: list[float], *events: Event) -> Result:
+    found = cost(composed(events), DELTA)
+    return {"accuracies": accuracies, "epsilon": found.epsilon, "accountant": found.accountant}
 
 
 @dataclass(frozen=True)
@@ -92,12 +78,12 @@ class Logistic:
     centred: bool = False
     cuts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
-    def __call__(self, train: Split, examined: Split, epsilon: float, repeats: int, words: str) -> Outcome:
+    def __call__(self, train: Split, examined: Split, epsilon: float, repeats: int, words: str) -> Result:
         x, held, norm = self.encoded(train, examined)
         plan = _plan(len(train), x.shape[1], norm, epsilon)
         weights = fit_many(x, train.y, _every(x), plan, repeats, generator_of(words))[0]
         correct = (scores(weights, held) > 0) == examined.y[:, None]
-        return Outcome.priced(correct.mean(axis=0).tolist(), plan.event)
+        return _priced(correct.mean(axis=0).tolist(), plan.event)
 
     def encoded(self, train: Split, examined: Split) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         """Both parts, and the public norm of a row with its 1 for the bias."""
@@ -118,28 +104,28 @@ class SelectedLogistic:
     columns: tuple[Column, ...]
     target: Column
 
-    def __call__(self, train: Split, examined: Split, epsilon: float, repeats: int, words: str) -> Outcome:
+    def __call__(self, train: Split, examined: Split, epsilon: float, repeats: int, words: str) -> Result:
         encode, generator = OneHot(self.columns), generator_of(words)
         x, held = (encode(part.x).astype(np.float64) for part in (train, examined))
         table = Benchmark(Attributes(Schema(self.columns, self.target)), train, x, held, examined.y)
         plan = budgeted(WHOLE, len(train), _SELECTED, epsilon)
-        orders = greedy_orders(table, plan.tables_noise, repeats, generator)
+        orders = table.greedy_orders(plan.tables_noise, repeats, generator)
         masks = np.stack([order.subset(_SELECTED) for order in orders])
         found = table.accuracies(masks, plan.plan, 1, generator)[:, 0].tolist()
-        return Outcome.priced(found, selection_event(epsilon), plan.plan.event)
+        return _priced(found, selection_event(epsilon), plan.plan.event)
 
 
 @dataclass(frozen=True)
 class ChosenLogistic:
     """The best of a random number of fits, each of an encoding drawn at random, by a noisy score: all of it charged.
 
-    Guarantee: `tune`'s. A fifth of the records tells the scores, the others the fits; each part pays no more than ε.
-    Every encoding has the same noise and a ridge of its own; the smallest ridge tells most, and its event is charged.
+    Guarantee: `tune`'s. The scores read a fifth of the records, the fits the others; each part pays no more than ε.
+    Encodings share the noise but not the ridge; the smallest ridge reveals most, and its event is charged.
     """
 
     encodings: tuple[Logistic, ...]
 
-    def __call__(self, train: Split, examined: Split, epsilon: float, repeats: int, words: str) -> Outcome:
+    def __call__(self, train: Split, examined: Split, epsilon: float, repeats: int, words: str) -> Result:
         inner, validation = set_aside(train)
         encoded = []
         for encoding in self.encodings:
@@ -154,13 +140,15 @@ class ChosenLogistic:
             x, scored, shown, _ = encoded[place]
             weights = fit_many(x, inner.y, _every(x), plans[place], 1, generator)[0, 0]
             right = int(((scores(weights, scored) > 0) == validation.y).sum())
-            told = right + float(generator.normal(0, score.noise_multiplier))
-            return float(((scores(weights, shown) > 0) == examined.y).mean()), told
+            noisy = right + float(generator.normal(0, score.noise_multiplier))
+            return float(((scores(weights, shown) > 0) == examined.y).mean()), noisy
 
         for _ in range(repeats):
             ledger = Ledger(epsilon, DELTA)
             best = tune(
-                *(range(len(encoded)), fit_and_score, ledger),
+                range(len(encoded)),
+                fit_and_score,
+                ledger,
                 training=training,
                 score=score,
                 mean_trials=_MEAN_TRIALS,
@@ -168,7 +156,7 @@ class ChosenLogistic:
             )
             found.append(best.model)
         spent = ledger.cost()
-        return Outcome(found, spent.epsilon, spent.accountant)
+        return {"accuracies": found, "epsilon": spent.epsilon, "accountant": spent.accountant}
 
 
 @lru_cache(maxsize=16)
@@ -198,19 +186,12 @@ class LinearSgd:
     encoding: Logistic
     rate: float
 
-    def __call__(self, train: Split, examined: Split, epsilon: float, repeats: int, words: str) -> Outcome:
+    def __call__(self, train: Split, examined: Split, epsilon: float, repeats: int, words: str) -> Result:
         x, held, _ = self.encoding.encoded(train, examined)
-        trainee = LinearClassifier(x.astype(np.float32), train.y, 2)
-        plan, found = _sgd_plan(len(train), epsilon), []
-        shown = torch.from_numpy(held.astype(np.float32))
-        for number in range(repeats):
-            streams = bound_streams(secret_from_seed(number), {"for": words}, predictable=True)
-            trainee.initialise(streams)
-            training = Training(plan, trainee, SGD(self.rate, _MOMENTUM))
-            train_steps(training, training.start(), streams, plan.steps)
-            guesses = linear_scores(trainee.parameters, shown).argmax(dim=1).numpy()
-            found.append(float((guesses == examined.y).mean()))
-        return Outcome.priced(found, plan.event)
+        parts = x.astype(np.float32), train.y, held.astype(np.float32), examined.y
+        plan, optimiser = _sgd_plan(len(train), epsilon), SGD(self.rate, _MOMENTUM)
+        found = [linear_accuracy(plan, optimiser, parts, streams_of(words, number)) for number in range(repeats)]
+        return _priced(found, plan.event)
 
 
 def _every(x: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -218,7 +199,7 @@ def _every(x: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def counted() -> dict[str, Learn]:
-    """What needs no look at Adult beyond what its ε counts: columns, categories and bounds are its documentation's."""
+    """What needs nothing of Adult but what its ε counts: columns, categories and bounds are documented."""
     columns = Schema.of(loaded("adult").facts).columns  # with categories that no record has: that none has is a look
     cuts = neutral_cuts(columns, _BINS)
     binned, centred = Logistic(columns, True, cuts), Logistic(columns, True)
@@ -233,7 +214,7 @@ def counted() -> dict[str, Learn]:
 
 
 def candidates() -> dict[str, Learn]:
-    """All that a look at the training records chose among; columns, cuts and rates came from that look, too."""
+    """What was chosen among on the training records; columns, cuts and rates came from these records, too."""
     schema = Schema.of(loaded("adult").facts).without_absent()
     columns = schema.columns
     few = tuple(column for column in columns if column.name in _FEW)
@@ -242,7 +223,7 @@ def candidates() -> dict[str, Learn]:
     )
     few_cuts = {name: CUTS[name] for name in _FEW_BINNED}
     few_binned = Logistic(few, True, few_cuts)
-    found: dict[str, Learn] = {
+    every: dict[str, Learn] = {
         "logistic, all columns": Logistic(columns),
         "logistic, numbers only": Logistic(tuple(column for column in columns if column.bounds is not None)),
         f"private CFS-Greedy to {_SELECTED} features, then logistic": SelectedLogistic(columns, schema.target),
@@ -258,11 +239,8 @@ def candidates() -> dict[str, Learn]:
             with_relationship, True, few_cuts
         ),
     }
-    for rate in (0.4, 1.6, 6.4):
-        found[f"linear DP-SGD (rate {rate:g}), seven columns, centred, age and capital in bins"] = LinearSgd(
-            few_binned, rate
-        )
-    return found
+    sgd = "linear DP-SGD (rate {:g}), seven columns, centred, age and capital in bins"
+    return every | {sgd.format(rate): LinearSgd(few_binned, rate) for rate in (0.4, 1.6, 6.4)}
 
 
 def adult_best(experiment: Experiment) -> Record:
@@ -275,7 +253,18 @@ def adult_best(experiment: Experiment) -> Record:
         for name, learn in counted().items():
             result = _measure(experiment, name, learn, epsilon, repeats, False)
             which = "the answer" if name == IN_ADVANCE else "for comparison"
-            rows.append([epsilon, _WHOLE, name, None, _told(result), result["epsilon"], result["accountant"], which])
+            rows.append(
+                [
+                    epsilon,
+                    _WHOLE,
+                    name,
+                    None,
+                    _mean_and_deviation(result),
+                    result["epsilon"],
+                    result["accountant"],
+                    which,
+                ]
+            )
             if name == IN_ADVANCE:
                 said.append(f"ε={epsilon:g}, {_WHOLE}: {_right(name, result)}")
         validated = {
@@ -285,8 +274,8 @@ def adult_best(experiment: Experiment) -> Record:
         examined = _measure(experiment, best, tried[best], epsilon, repeats, False)
         for name, result in validated.items():
             row: list[Cell] = [epsilon, _CHOICE, name, Interval.of(result["accuracies"]).percent()]
-            told, which = (_told(examined), "chosen") if name == best else (None, "")
-            rows.append([*row, told, result["epsilon"], result["accountant"], which])
+            tested, which = (_mean_and_deviation(examined), "chosen") if name == best else (None, "")
+            rows.append([*row, tested, result["epsilon"], result["accountant"], which])
         said.append(f"ε={epsilon:g}, {_CHOICE}: {_right(best, examined)}")
     return Record(
         PAPER,
@@ -300,8 +289,8 @@ def adult_best(experiment: Experiment) -> Record:
             f"Categories and bounds are documented; {_BINS} bins have equal widths between the bounds, in log(1+x) "
             "where numbers from zero up span a factor of a thousand; the ridge is "
             f"{RIDGE_PER_NOISE:g} times E‖b‖/√n, found on made-up tables (item ridges)",
-            "Which row is the answer was settled before any was run. But that centring and bins are worth having was "
-            "known from the rows below: who never saw Adult might have fixed the plain encoding instead",
+            "Which row is the answer was fixed before any was run. But that centring and bins pay off was known from "
+            "the rows below: without having seen Adult, one might have fixed the plain encoding instead",
             f"The charged choice is among three such encodings, by a best of random with {_MEAN_TRIALS:g} fits on "
             "average, and noisy scores on a fifth of the training records",
             f"{_CHOICE.capitalize()}: which columns, cuts and model to try, and the choice among them, came from the "
@@ -321,36 +310,34 @@ def adult_best(experiment: Experiment) -> Record:
     )
 
 
-def _told(result: dict[str, Any]) -> str:
+def _mean_and_deviation(result: Result) -> str:
     values = result["accuracies"]
     return f"{100 * mean(values):.2f} ± {100 * stdev(values):.2f}"
 
 
-def _right(name: str, result: dict[str, Any]) -> str:
+def _right(name: str, result: Result) -> str:
     values = result["accuracies"]
     return (
-        f"{name}, with {_told(result)} % of test records right (mean ± sd over {len(values)} trainings; 95 % interval "
-        f"of the mean ± {100 * float(Interval.of(values).half or 0):.2f})"
+        f"{name}, with {_mean_and_deviation(result)} % of test records right (mean ± sd over {len(values)} trainings; "
+        f"95 % interval of the mean ± {100 * float(Interval.of(values).half or 0):.2f})"
     )
 
 
-def _measure(
-    experiment: Experiment, name: str, learn: Learn, epsilon: float, repeats: int, validate: bool
-) -> dict[str, Any]:
+def _measure(experiment: Experiment, name: str, learn: Learn, epsilon: float, repeats: int, validate: bool) -> Result:
     where = f"{_FOLDS} folds" if validate else "test"
     words = f"adult: {name}, {RIDGE_WORDS}, ε={epsilon:g}, {where}, {repeats} repeats{', quick' * experiment.quick}"
 
-    def compute() -> dict[str, Any]:
+    def compute() -> Result:
         train, test = _parts(experiment.quick)
         if not validate:
-            return asdict(learn(train, test, epsilon, repeats, words))
+            return learn(train, test, epsilon, repeats, words)
         order = np.random.default_rng(0).permutation(len(train))
         found = []
         for number, held in enumerate(np.array_split(order, _FOLDS)):
             others = np.setdiff1d(order, held)
             found.append(learn(train.take(others), train.take(held), epsilon, repeats, f"{words}, fold {number}"))
-        dearest = max(found, key=lambda outcome: outcome.epsilon)
-        return asdict(replace(dearest, accuracies=[value for outcome in found for value in outcome.accuracies]))
+        dearest = max(found, key=lambda fold: float(fold["epsilon"]))
+        return dearest | {"accuracies": [value for fold in found for value in fold["accuracies"]]}
 
     return measured(experiment, words, compute)
 

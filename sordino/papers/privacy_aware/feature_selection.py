@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from sordino.budget import Event, Ledger, Repeated
+from sordino.budget import Composed, Event, Ledger, Repeated, cost
 from sordino.data import set_aside
 from sordino.features import OneHot
 from sordino.mechanisms import Streams, bound_streams, secret_from_seed
-from sordino.papers.privacy_aware.intervals import Interval
-from sordino.papers.privacy_aware.network_rows import PAPER
-from sordino.papers.privacy_aware.network_trials import some
-from sordino.papers.privacy_aware.subsets import (
+from sordino.papers.privacy_aware.feature_tables import (
     DELTA,
     PURE,
     RIDGE_TUNED,
@@ -27,16 +24,15 @@ from sordino.papers.privacy_aware.subsets import (
     Regime,
     benchmark,
     budgeted,
-    difference,
-    event_epsilon,
     generator_of,
     measured,
-    most_frequent,
     over_splits,
-    sign,
 )
+from sordino.papers.privacy_aware.intervals import Interval, difference
+from sordino.papers.privacy_aware.network_rows import PAPER
+from sordino.papers.privacy_aware.network_trials import some
 from sordino.papers.records import Cell, Record
-from sordino.papers.trials import Experiment
+from sordino.papers.trials import Experiment, Result
 from sordino.selection import (
     CFS_BREEDING,
     PAFS_BREEDING,
@@ -104,9 +100,8 @@ def table_10(experiment: Experiment) -> Record:
     tried: list[int] = []
     found_sizes: dict[str, list[float]] = {}
     for regime in (PURE, WHOLE):
+        over_all: dict[str, dict[float, str]] = {method: {} for method in METHODS[:-1]}
         over_random: dict[float, str] = {}
-        ahead: dict[str, list[float]] = {method: [] for method in METHODS}
-        behind: dict[str, list[float]] = {method: [] for method in METHODS}
         for place, epsilon in enumerate(some(experiment, _BUDGETS)):
             found = [_one(experiment, regime, epsilon, split, effort) for split in range(effort.splits)]
             for result in found:
@@ -116,30 +111,36 @@ def table_10(experiment: Experiment) -> Record:
                     found_sizes.setdefault(f"{method} ({regime.label})", []).append(size)
             tried += [result["tried"] for result in found if "tried" in result]
             values = {method: [result["accuracy"][method] for result in found] for method in METHODS}
-            for method in METHODS[:-1]:
-                gap = sign(difference(values[method], values["All"]))
-                ahead[method] += [epsilon] * (gap == "above 0")
-                behind[method] += [epsilon] * (gap == "below 0")
+            for method, signs in over_all.items():
+                signs[epsilon] = difference(values[method], values["All"]).sign()
             as_large = [
                 _random_as_large(experiment, regime, epsilon, split, effort, result["sizes"]["PAFS"])
                 for split, result in enumerate(found)
             ]
-            over_random[epsilon] = sign(difference(values["PAFS"], as_large))
+            over_random[epsilon] = difference(values["PAFS"], as_large).sign()
             row: list[Cell] = [regime.label, epsilon, max(result["epsilon"] for result in found)]
             for method in METHODS:
                 theirs = _THEIRS[method][place] if regime == PURE else None
                 row += [theirs, Interval.of(values[method]).percent()]
             rows.append([*row, Interval.of(as_large).percent()])
         said.append(f"{regime.label}: {_found_anything(over_random)}")
-        said += [f"{regime.label}: {_verdict(method, ahead[method], behind[method])}" for method in METHODS[:-1]]
-    frequent = [most_frequent(benchmark(_TABLE, split, effort.quick)) for split in range(effort.splits)]
+        said += [
+            f"{regime.label}: {method} is above All beyond the interval {_budgets(signs, 'above 0')}, below it "
+            f"{_budgets(signs, 'below 0')}"
+            for method, signs in over_all.items()
+        ]
+    first = benchmark(_TABLE, 0, effort.quick)
+    frequent = mean(benchmark(_TABLE, split, effort.quick).most_frequent for split in range(effort.splits))
     times = ", ".join(f"{what} {mean(each):.2g} s" for what, each in seconds.items())
     return Record(
         PAPER,
         "table-10",
         "Feature selections on Breast Cancer",
         [
-            *("regime", "ε", "ε spent", *(f"{who}, {method}" for method in METHODS for who in ("paper", "ours"))),
+            "regime",
+            "ε",
+            "ε spent",
+            *(f"{who}, {method}" for method in METHODS for who in ("paper", "ours")),
             "ours, Random as large as PAFS's",
         ],
         rows,
@@ -148,21 +149,19 @@ def table_10(experiment: Experiment) -> Record:
             f"Processor time of one selection: {times} (PAW: CFS-Greedy 3.8 s, CFS-GA 57.6 s, PAFS 9 hours for about "
             f"2,300 subsets; ours tries {mean(tried):,.0f})",
             f"Features on average: {', '.join(f'{method} {mean(each):.3g}' for method, each in found_sizes.items())}",
-            f"{100 * mean(frequent):.1f} % of the test records are of the most frequent class",
+            f"{100 * frequent:.1f} % of the test records are of the most frequent class",
             WHAT_REGIMES_ARE,
             over_splits(effort.splits, effort.fits),
             "PAFS scores its subsets on a fifth of the 191 training records, held out, with trainings at the row's ε "
             f"on the rest ({PAFS_BREEDING.population} subsets, {PAFS_BREEDING.generations} generations). One such "
-            f"score is of {len(set_aside(benchmark(_TABLE, 0, effort.quick).train)[1])} records: un-noised, the best "
+            f"score is of {len(set_aside(first.train)[1])} records: without noise in the scores, the best "
             f"{effort.finalists} subsets are trained and scored {effort.rescores} times more, and the best mean wins. "
             "The final training is on all 191. CFS-Greedy takes as many features as CFS-GA finds, and so does Random, "
             f"but {_WIDTH} in the whole workflow, where it has nothing to look that up in",
             f"Whole workflow: {effort.selections} selections on each split. PAFS has {_CHARGED_TRIALS} trials, each "
-            f"training and score charged, within {_CHARGED_SHARE:.0%} of the budget: thousands would leave each next "
-            "to nothing, and to score the best again would cost as much again, so it is not done. To PAFS's subsets "
-            f"random ones are compared at the same noise. Trainings after a search are planned for {_WIDTH} features, "
-            "whatever it finds. Random and "
-            "All select nothing and spend all on training",
+            f"training and score charged, within {_CHARGED_SHARE:.0%} of the budget; the best are not scored again. "
+            "Random subsets are compared with PAFS's at the same noise. Trainings after a search are planned for "
+            f"{_WIDTH} features, whatever it finds. Random and All select nothing and spend all on training",
             "PAW's own ε of its selections, 49.63 for PAFS and 2.31 for CFS, is not in its table's either",
         ],
         experiment.pick(f"{effort.fits * effort.splits} fits of each in place of 1,000", None),
@@ -171,10 +170,10 @@ def table_10(experiment: Experiment) -> Record:
     )
 
 
-def _one(experiment: Experiment, regime: Regime, epsilon: float, split: int, effort: Effort) -> dict[str, Any]:
+def _one(experiment: Experiment, regime: Regime, epsilon: float, split: int, effort: Effort) -> Result:
     words = f"{_TABLE} split {split}, {regime.label}, ε={epsilon:g}, every method, {effort.words(regime)}"
 
-    def compute() -> dict[str, Any]:
+    def compute() -> Result:
         table = regime.benchmark(_TABLE, split, effort.quick)
         how = _whole if regime.counts_selection else _uncounted
         return how(table, epsilon, effort, generator_of(words))
@@ -188,7 +187,7 @@ def _random_as_large(
     """Random subsets of the size that PAFS's have on average, trained with the noise that PAFS's are."""
     words = f"{_TABLE} split {split}, {regime.label}, ε={epsilon:g}, {size:g} random features, {effort.words(regime)}"
 
-    def compute() -> dict[str, Any]:
+    def compute() -> Result:
         table, generator = regime.benchmark(_TABLE, split, effort.quick), generator_of(words)
         width = round(size)
         masks = np.stack([random_subset(table.features, width, generator) for _ in range(effort.fits)])
@@ -201,55 +200,41 @@ def _random_as_large(
     return float(measured(experiment, words, compute)["accuracy"])
 
 
-def _verdict(method: str, ahead: list[float], behind: list[float]) -> str:
-    def budgets(values: list[float]) -> str:
-        return f"at ε={', '.join(f'{value:g}' for value in values)}" if values else "nowhere"
-
-    return f"{method} is above All beyond the interval {budgets(ahead)}, below it {budgets(behind)}"
+def _budgets(signs: dict[float, str], sign: str) -> str:
+    """Where a difference has this sign."""
+    where = [f"{epsilon:g}" for epsilon, found in signs.items() if found == sign]
+    return f"at ε={', '.join(where)}" if where else "nowhere"
 
 
 def _found_anything(over_random: dict[float, str]) -> str:
     """Where PAFS's subsets beat random ones of the same size, split by split."""
-    budgets = {
-        said: ", ".join(f"{epsilon:g}" for epsilon, found in over_random.items() if found == said)
-        for said in ("above 0", "below 0")
-    }
-    above, below = budgets["above 0"], budgets["below 0"]
     count = list(over_random.values()).count("above 0")
     if 2 * count > len(over_random):
         said = "it found more than chance does"
     else:
         said = "it found little" if count > 1 else "it found next to nothing"
     return (
-        f"PAFS's subsets are above random ones of the same size, beyond the interval, at {count} of {len(over_random)} "
-        f"budgets{f' (ε={above})' if above else ''}, and below them {f'at ε={below}' if below else 'nowhere'}: {said}"
+        f"PAFS's subsets are above random ones of the same size, beyond the interval, "
+        f"{_budgets(over_random, 'above 0')} ({count} of {len(over_random)} budgets), and below them "
+        f"{_budgets(over_random, 'below 0')}: {said}"
     )
 
 
-def _uncounted(table: Benchmark, epsilon: float, effort: Effort, generator: np.random.Generator) -> dict[str, Any]:
+def _uncounted(table: Benchmark, epsilon: float, effort: Effort, generator: np.random.Generator) -> Result:
     """As PAW does it: selections read exact counts and exact scores, and only the final training has an ε."""
-    took: dict[str, float] = {}
-    begun = time.process_time()
-    told = exact_uncertainties(table.attributes, table.train)
-    order = cfs_greedy(told)
-    took["CFS-Greedy"] = time.process_time() - begun
-    begun = time.process_time()
-    genetic = cfs_genetic(told, generator, effort.breeding).mask
-    took["CFS-GA"] = time.process_time() - begun
-    size = int(genetic.sum())
-    begun = time.process_time()
+    began = time.process_time()
+    exact = exact_uncertainties(table.attributes, table.train)
+    order = cfs_greedy(exact)
+    ordered = time.process_time()
+    genetic = cfs_genetic(exact, generator, effort.breeding).mask
+    bred = time.process_time()
     fitness = _exact_fitness(table, epsilon, generator)
     ranked: list[tuple[float, Mask]] = []
     searched = pafs(_noted(fitness, ranked), table.features, generator, breeding=effort.pafs_breeding)
     best = _scored_again(fitness, ranked, effort)
-    took["PAFS"] = time.process_time() - begun
-    chosen = {
-        "PAFS": best,
-        "CFS-Greedy": order.subset(size),
-        "CFS-GA": genetic,
-        "All": table.every[0],
-    }
-    n = len(table.train)
+    took = {"CFS-Greedy": ordered - began, "CFS-GA": bred - ordered, "PAFS": time.process_time() - bred}
+    n, size = len(table.train), int(genetic.sum())
+    chosen = {"PAFS": best, "CFS-Greedy": order.subset(size), "CFS-GA": genetic, "All": table.every[0]}
     accuracy, spent = {}, []
     for method, mask in chosen.items():
         plan = budgeted(PURE, n, int(mask.sum()), epsilon)
@@ -291,7 +276,7 @@ def _noted(fitness: Fitness, ranked: list[tuple[float, Mask]]) -> Fitness:
 
 
 def _scored_again(fitness: Fitness, ranked: list[tuple[float, Mask]], effort: Effort) -> Mask:
-    """Of the best few by one score on 38 records, the best by the mean of many trainings: free, since un-noised."""
+    """Of the best few by one score on 38 records, the best by the mean of many trainings: no ε counts these scores."""
     best = np.stack([mask for _, mask in sorted(ranked, key=lambda pair: -pair[0])[: effort.finalists]])
     again = fitness(np.repeat(best, effort.rescores, axis=0)).reshape(len(best), effort.rescores)
     return np.asarray(best[again.mean(axis=1).argmax()])
@@ -304,42 +289,39 @@ def _parts(table: Benchmark) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     return train, validation
 
 
-def _whole(table: Benchmark, epsilon: float, effort: Effort, generator: np.random.Generator) -> dict[str, Any]:
+def _whole(table: Benchmark, epsilon: float, effort: Effort, generator: np.random.Generator) -> Result:
     """Every look within one ε; each selection is made anew several times."""
     n, fits = len(table.train), effort.fits // effort.selections
     after_tables = budgeted(WHOLE, n, _WIDTH, epsilon)
     search, after_search, search_epsilon = _charged_search(table, epsilon)
     chosen: dict[str, list[Mask]] = {"PAFS": [], "CFS-Greedy": [], "CFS-GA": [], "Random": []}
     for number in range(effort.selections):
-        told = table.private(float(after_tables.tables_noise or 0), generator)
-        genetic = cfs_genetic(told, generator, effort.breeding).mask
+        noisy = table.private(float(after_tables.tables_noise or 0), generator)
+        genetic = cfs_genetic(noisy, generator, effort.breeding).mask
         chosen["CFS-GA"].append(genetic)
-        chosen["CFS-Greedy"].append(cfs_greedy(told).subset(int(genetic.sum())))
+        chosen["CFS-Greedy"].append(cfs_greedy(noisy).subset(int(genetic.sum())))
         chosen["Random"].append(random_subset(table.features, _WIDTH, generator))
         streams = bound_streams(secret_from_seed(number), {"noise": int(generator.integers(2**62))}, predictable=True)
         chosen["PAFS"].append(_search(table, search, streams, generator))
-    untouched = LogisticPlan.calibrated(n=n, width=_WIDTH, target_epsilon=epsilon, target_delta=DELTA, data_norm=1.0)
+    random, every = (budgeted(WHOLE.without_selection, n, width, epsilon) for width in (_WIDTH, table.features))
     plans = {
         "PAFS": after_search,
         "CFS-Greedy": after_tables.plan,
         "CFS-GA": after_tables.plan,
-        "Random": untouched,
+        "Random": random.plan,
     }
     accuracy = {
         method: float(table.accuracies(np.stack(masks), plans[method], fits, generator).mean())
         for method, masks in chosen.items()
     }
-    every = LogisticPlan.calibrated(
-        n=n, width=table.features, target_epsilon=epsilon, target_delta=DELTA, data_norm=1.0
-    )
-    accuracy["All"] = float(table.accuracies(table.every, every, effort.fits, generator).mean())
-    spent = max(after_tables.epsilon, search_epsilon, untouched.epsilon(DELTA), every.epsilon(DELTA))
+    accuracy["All"] = float(table.accuracies(table.every, every.plan, effort.fits, generator).mean())
+    spent = max(after_tables.epsilon, search_epsilon, random.epsilon, every.epsilon)
     sizes = {method: mean(int(mask.sum()) for mask in masks) for method, masks in chosen.items()}
     return {"accuracy": accuracy, "epsilon": spent, "took": {}, "sizes": sizes}
 
 
 def _search(table: Benchmark, trials: LogisticTrials, streams: Streams, generator: np.random.Generator) -> Mask:
-    """PAFS with every trial as it is charged, to a benchmark's nobody."""
+    """PAFS with every trial noised as if charged; the benchmark is public, so no ledger pays."""
     train, validation = _parts(table)
     fitness = logistic_fitness(trials, train, validation, table.attributes.owners, streams)
     breeding = Breeding(_CHARGED_TRIALS // 5)
@@ -358,13 +340,15 @@ def charged_search(
     """Trials, the training on all records after them, and the ε of both.
 
     Of `records`, all and held out; `widths` are attributes and features. The last training reads held-out records too:
-    so neither what the others tell (trainings) nor what these do (scores) may, with it, cost more than ε.
+    so neither the trainings (of the others) nor the scores (of these) may, with it, cost more than ε.
     """
     n, held = records
     split = BudgetSplit(epsilon, DELTA, _CHARGED_SHARE, 0.0, 1 - _CHARGED_SHARE)
     goal = split.epsilon(_CHARGED_SHARE)
     trials = LogisticTrials.calibrated(_CHARGED_TRIALS, n - held, *widths, Ledger(epsilon, DELTA), goal)
-    before = [_of_all_trials(trials.cost.training), _of_all_trials(trials.cost.score)]
+    training, score = trials.cost.training, trials.cost.score
+    assert score is not None
+    before = [Repeated(training, _CHARGED_TRIALS), Repeated(score, _CHARGED_TRIALS)]
 
     def after(event: Event, ridge: float | None = None) -> LogisticPlan:
         ledger = Ledger(epsilon, DELTA, planned=[(event, "PAFS")])
@@ -372,12 +356,7 @@ def charged_search(
 
     first = after(before[0])
     final = max(first, after(before[1], first.ridge), key=_noise)
-    return trials, final, max(event_epsilon(event, final.event) for event in before)
-
-
-def _of_all_trials(event: Event | None) -> Event:
-    assert event is not None
-    return Repeated(event, _CHARGED_TRIALS)
+    return trials, final, max(cost(Composed((event, final.event)), DELTA).epsilon for event in before)
 
 
 def _noise(plan: LogisticPlan) -> float:
