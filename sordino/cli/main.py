@@ -11,6 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 import sordino
+from sordino import budget, runs, training
 from sordino.cli import advise, audit, crossover, data, plan, reproduce, search, select, train, tune
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -23,17 +24,20 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(data.app, name="data")
-app.command("plan")(plan.plan)
-app.command("train")(train.train)
-app.command("resume")(train.resume)
-app.command("predict")(train.predict)
-app.command("select")(select.select)
-app.command("audit")(audit.audit)
-app.command("advise")(advise.advise)
-app.command("crossover")(crossover.crossover)
-app.command("reproduce")(reproduce.reproduce)
-app.command("search")(search.search)
-app.command("tune")(tune.tune)
+for _command in (
+    plan.plan,
+    train.train,
+    train.resume,
+    train.predict,
+    select.select,
+    audit.audit,
+    advise.advise,
+    crossover.crossover,
+    reproduce.reproduce,
+    search.search,
+    tune.tune,
+):
+    app.command()(_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -45,7 +49,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Train models on private data under differential privacy, and prove what was spent."""
@@ -57,18 +61,14 @@ def ledger(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Show what a run has spent: the privacy statement of its ledger."""
-    from sordino.budget import Ledger, as_text
-    from sordino.runs import ledger_elsewhere
-    from sordino.training import ledger_statement
-
-    elsewhere = ledger_elsewhere(run) if run.is_dir() else None
+    elsewhere = runs.ledger_elsewhere(run) if run.is_dir() else None
     if run.is_dir() and elsewhere is None:
-        statement = ledger_statement(run)
+        statement = training.ledger_statement(run)
     else:
-        account = Ledger.open(elsewhere or run)
+        account = budget.Ledger.open(elsewhere or run)
         account.refuse_old_copy(None if elsewhere is None else run)
         statement = account.statement()
-    typer.echo(json.dumps(statement, ensure_ascii=False) if as_json else as_text(statement), nl=as_json)
+    typer.echo(json.dumps(statement, ensure_ascii=False) if as_json else budget.as_text(statement), nl=as_json)
 
 
 def run(arguments: list[str] | None = None) -> None:
@@ -80,7 +80,7 @@ def run(arguments: list[str] | None = None) -> None:
             warnings.showwarning = _show_warning
             code = app(args=arguments, standalone_mode=False) or 0
         if code == _INTERRUPTED:
-            _fail(f"stopped; {_how_to_go_on(sys.argv[1:] if arguments is None else arguments)}", code)
+            _fail(f"stopped; {_how_to_resume(sys.argv[1:] if arguments is None else arguments)}", code)
         sys.exit(code)
     except TyperException as problem:
         _fail(problem.format_message())
@@ -89,26 +89,26 @@ def run(arguments: list[str] | None = None) -> None:
     except (ValueError, ArithmeticError) as problem:
         _fail(str(problem))
     except MemoryError:
-        state = _how_to_go_on(sys.argv[1:] if arguments is None else arguments)
+        state = _how_to_resume(sys.argv[1:] if arguments is None else arguments)
         _fail(f"memory is exhausted: use fewer columns, categories or records; {state}")
 
 
-def _how_to_go_on(arguments: list[str]) -> str:
+def _how_to_resume(arguments: list[str]) -> str:
     match arguments:
         case ["train" | "resume", *_]:
-            return "a run that was training is safe: `sordino resume` its folder to go on"
+            return "a run that was training is safe: `sordino resume RUN` continues it"
         case ["predict" | "plan" | "ledger" | "data", *_]:
             return "nothing was spent"
         case ["advise" | "crossover", *rest] if not {"--carry-out", "--private"} & set(rest):
             return "nothing was spent"
         case ["search" | "tune" | "advise" | "crossover" as command, *_]:
-            return f"what was paid for is kept: the same `sordino {command}` with --out its folder goes on"
+            return f"what was paid for is kept: rerun `sordino {command}` with --out and its folder to resume"
         case _:
             return "what was paid for is in the ledger"
 
 
 def _fail(message: str, code: int = 2) -> None:
-    if not message.strip():  # help was asked for by giving nothing, and is on the screen already
+    if not message.strip():  # no arguments were given, and help is on the screen already
         sys.exit(code)
     typer.echo(f"sordino: {' '.join(message.split())}", err=True)
     sys.exit(code)

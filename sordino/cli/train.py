@@ -2,68 +2,73 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-if TYPE_CHECKING:
-    from sordino.training import Request
+from sordino import budget, data, runs, selection, training
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, all else beside it.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
+
+
+def _list_recipes(wanted: bool) -> None:
+    if wanted:
+        width = max(len(name) for name in training.RECIPES)
+        typer.echo(f"{'best':{width}}  whichever is strongest for the data and the budget")
+        for name, entry in training.RECIPES.items():
+            typer.echo(f"{name:{width}}  {entry.what}")
+        raise typer.Exit
 
 
 def train(
     dataset: Annotated[str, typer.Argument(help="A named dataset; see `sordino data list`.", show_default=False)],
     epsilon: Annotated[float, typer.Option(help="Target ε: never exceeded.", show_default=False)],
     delta: Annotated[float, typer.Option(help="Target δ, below 1/n.", show_default=False)],
-    recipe: Annotated[
-        str,
-        typer.Option(
-            help="best, or one of scatter-linear, scatter-cnn, cnn, cnn-small, transfer-linear, linear, "
-            "weight-distributions, or of LSR's for one dataset each: lsr-m1 to -m3 (mnist), lsr-f1 to -f3 "
-            "(fashion-mnist), lsr-c1 to -c3 (cifar-10)."
-        ),
-    ] = "best",
+    recipe: Annotated[str, typer.Option(help="best, or the name of a recipe; --recipes lists them.")] = "best",
     seed: Annotated[
         int | None, typer.Option(help="Fix all randomness: for experiments only, it voids the privacy.")
     ] = None,
     canaries: Annotated[
-        int, typer.Option(min=0, help="Synthetic records that take part, so that `sordino audit` can audit this run.")
+        int,
+        typer.Option(min=0, help="Synthetic records to train on as well, for `sordino audit`."),
     ] = 0,
     exact: Annotated[
         bool, typer.Option("--exact", help="Draw training's noise exactly, proof against floating-point leaks; slower.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; an unfinished run in it goes on. Default: under runs/.")
+        Path | None, typer.Option(help="Folder of the run; resumes an unfinished run in it. Default: under runs/.")
     ] = None,
     as_json: Json = False,
+    recipes: Annotated[
+        bool, typer.Option("--recipes", callback=_list_recipes, is_eager=True, help="List the recipes and exit.")
+    ] = False,
 ) -> None:
     """Train a private model on a named dataset, within the budget."""
-    from sordino.training import Request
-
     if Path(dataset).suffix.lower() in (".csv", ".parquet"):
         raise typer.BadParameter(
             f"{dataset} is a table of your own: `sordino advise --carry-out`, `sordino tune` and `sordino search` "
             "are for those"
         )
-    _train(Request(dataset, recipe, epsilon, delta, seed, canaries, exact), out, as_json)
+    request = training.Request(dataset, recipe, epsilon, delta, seed, canaries, exact)
+    with _Display(epsilon) as display:
+        result = training.train(request, out, display.steps, display.say, display.features)
+    _show(result, as_json)
 
 
 def resume(run: RunFolder, as_json: Json = False) -> None:
-    """Go on with a run that was interrupted."""
-    from sordino.runs import holds_account
-    from sordino.selection import holds_advice, holds_search
-    from sordino.training import request_of
-
-    if holds_search(run) or holds_advice(run) or holds_account(run):
+    """Resume a run that was interrupted."""
+    if selection.holds_search(run) or selection.holds_advice(run) or runs.holds_account(run):
         raise typer.BadParameter(
-            f"{run} is of a command for tables: repeat that with --out {run}, and it goes on (`select` begins anew, in "
-            "another folder)"
+            f"{run} was created by a command for tables: rerun that with --out {run} to resume (`select` starts "
+            "afresh, in another folder)"
         )
-    _train(request_of(run), run, as_json)
+    request = training.request_of(run)
+    with _Display(request.epsilon) as display:
+        result = training.train(request, run, display.steps, display.say, display.features)
+    _show(result, as_json)
 
 
 def predict(
@@ -74,60 +79,56 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Print the class of each example in a file, one a line."""
-    from sordino.data import read_examples
-    from sordino.selection import classify_by_advice, classify_by_search, holds_advice, holds_search
-    from sordino.training import classify, request_of
-
-    if holds_search(run):
-        classes = classify_by_search(run, file)
-    elif holds_advice(run):
-        classes = classify_by_advice(run, file)
+    if selection.holds_search(run):
+        classes = selection.classify_by_search(run, file)
+    elif selection.holds_advice(run):
+        classes = selection.classify_by_advice(run, file)
     else:
-        request_of(run)  # a wrong folder is the likelier mistake: say it before a large file is read
-        classes = classify(run, read_examples(file))
+        training.request_of(run)  # a wrong folder is the likelier mistake: say it before a large file is read
+        classes = training.classify(run, data.read_examples(file))
     typer.echo(
         json.dumps({"run": str(run), "predictions": classes}, ensure_ascii=False) if as_json else "\n".join(classes)
     )
 
 
-def _train(request: "Request", out: Path | None, as_json: bool) -> None:
-    from sordino.budget import printed
-    from sordino.training import train as train_run
+class _Display:
+    """Progress on standard error; bars appear with the first step, since until then there may be an error to show."""
 
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[spent]}"),
-        TimeRemainingColumn(),
-    )
-    progress = Progress(*columns, console=console)
-    features = progress.add_task("features", total=None, spent="", visible=False)
-    task = progress.add_task("training", total=None, spent="")
+    def __init__(self, epsilon: float) -> None:
+        self._epsilon = epsilon
+        self._console = Console(stderr=True)
+        text = TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[spent]}")
+        self._progress = Progress(*text, TimeRemainingColumn(), console=self._console)
+        self._features = self._progress.add_task("features", total=None, spent="", visible=False)
+        self._training = self._progress.add_task("training", total=None, spent="")
 
-    def described(done: int, total: int) -> None:
-        progress.start()
-        progress.update(features, completed=done, total=total, spent=f"{done:,}/{total:,}", visible=True)
+    def __enter__(self) -> "_Display":
+        return self
 
-    def show(done: int, total: int, epsilon: float) -> None:
-        progress.start()  # only now: until the first step there may be an error to show instead
-        spent = f"step {done:,}/{total:,}  ε ≤ {printed(epsilon)} of {request.epsilon:g}"
-        progress.update(task, completed=done, total=total, spent=spent)
+    def __exit__(self, *_: object) -> None:
+        if self._progress.live.is_started:
+            self._progress.stop()
 
-    try:
-        result = train_run(request, out, on_progress=show, say=console.print, on_features=described)
-    finally:
-        if progress.live.is_started:
-            progress.stop()
-    typer.echo(json.dumps(result, ensure_ascii=False) if as_json else _in_words(result))
+    def say(self, line: str) -> None:
+        self._console.print(line)
+
+    def features(self, done: int, total: int) -> None:
+        self._progress.start()
+        self._progress.update(self._features, completed=done, total=total, spent=f"{done:,}/{total:,}", visible=True)
+
+    def steps(self, done: int, total: int, epsilon: float) -> None:
+        self._progress.start()
+        spent = f"step {done:,}/{total:,}  ε ≤ {budget.printed(epsilon)} of {self._epsilon:g}"
+        self._progress.update(self._training, completed=done, total=total, spent=spent)
 
 
-def _in_words(result: dict[str, Any]) -> str:
-    from sordino.budget import printed
-
+def _show(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(result, ensure_ascii=False))
+        return
     statement = (Path(result["run"]) / "statement.txt").read_text(encoding="utf-8")
-    return (
+    typer.echo(
         f"test accuracy {100 * result['test_accuracy']:.2f} % on {result['dataset']} "
-        f"at ε={printed(result['epsilon'])}, δ={result['delta']:g} ({result['accountant']})\n\n"
+        f"at ε={budget.printed(result['epsilon'])}, δ={result['delta']:g} ({result['accountant']})\n\n"
         f"{statement}\nrun: {result['run']}"
     )

@@ -14,26 +14,26 @@ from sordino.cli import main, plan
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("train", "`sordino resume` its folder"),
-        ("resume", "`sordino resume` its folder"),
-        ("tune", "the same `sordino tune` with --out"),
-        ("search", "the same `sordino search` with --out"),
-        ("advise --carry-out", "the same `sordino advise` with --out"),
-        ("crossover --private", "the same `sordino crossover` with --out"),
+        ("train", "`sordino resume RUN` continues it"),
+        ("resume", "`sordino resume RUN` continues it"),
+        ("tune", "rerun `sordino tune` with --out"),
+        ("search", "rerun `sordino search` with --out"),
+        ("advise --carry-out", "rerun `sordino advise` with --out"),
+        ("crossover --private", "rerun `sordino crossover` with --out"),
         ("advise", "nothing was spent"),
         ("crossover", "nothing was spent"),
         ("predict", "nothing was spent"),
         ("select", "in the ledger"),
     ],
 )
-def test_whoever_stops_a_command_is_told_how_to_go_on(
+def test_a_stopped_command_says_how_to_resume(
     sordino: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, command: str, says: str
 ) -> None:
     monkeypatch.setattr(main, "app", lambda **_: 130)
     outcome = sordino(*command.split(), "digits")
     assert (outcome.code, outcome.err.count("\n")) == (130, 1)
     assert says in outcome.err
-    assert ("resume" in outcome.err) == (command in ("train", "resume"))
+    assert ("sordino resume" in outcome.err) == (command in ("train", "resume"))
 
 
 @pytest.mark.parametrize(("command", "says"), [("predict", "nothing was spent"), ("select", "is in the ledger")])

@@ -21,6 +21,7 @@ from sordino.data import load
 from sordino.runs import Run
 from sordino.training import SGD
 from sordino.training.description import Description
+from sordino.training.recipes import BEST, RECIPES
 
 TRAIN = ("train", "digits", "--epsilon", 3, "--delta", 1e-4)
 
@@ -292,3 +293,9 @@ def test_weight_distributions_are_sound_at_the_epsilon_asked_for_with_the_claim_
     np.save(examples, load("mnist-5k").test.x[:5])
     assert len(sordino("predict", tmp_path / "run", examples, "--json").json["predictions"]) == 5
     assert sordino("resume", tmp_path / "run").code == 2
+
+
+def test_recipes_are_listed(sordino: Callable[..., Any]) -> None:
+    listed = sordino("train", "--recipes")
+    assert listed.code == 0
+    assert [line.split()[0] for line in listed.out.splitlines()] == [BEST, *RECIPES]
