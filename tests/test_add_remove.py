@@ -26,8 +26,8 @@ from sordino.mechanisms.trials import noisy_accuracy
 from sordino.runs import Run, TableLedger
 from sordino.selection import DenseSpace, RandomSearch, SearchPlan, SearchRequest, TrialData, search
 from sordino.selection.attributes import Attributes
+from sordino.selection.crossover_measurement import CrossoverPlan
 from sordino.selection.feature_selection import CfsSelection
-from sordino.selection.measuring import PrivatePlan
 from sordino.selection.private_tables import private_uncertainties, tables_plan
 from sordino.selection.search_workflow import calibrated
 from sordino.selection.subset_search import LogisticTrials, SubsetCost, pafs
@@ -109,7 +109,7 @@ USES: dict[str, Use] = {
         ledger, SearchRequest(RandomSearch(2.0), DenseSpace()), RandomSearch(2.0), 60
     ),
     "keyed_steps": stepped,
-    "PrivatePlan": lambda ledger, run: PrivatePlan.calibrated(MODELS[:1], SCHEMA, 60, 2, 2, ledger, 1.0),
+    "CrossoverPlan": lambda ledger, run: CrossoverPlan.calibrated(MODELS[:1], SCHEMA, 60, 2, 2, ledger, 1.0),
     "tune": lambda ledger, run: tune(
         [1], lambda one: (one, 0.5), ledger, training=Gaussian(50.0), score=Gaussian(50.0), mean_trials=2.0
     ),

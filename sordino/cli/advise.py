@@ -1,15 +1,14 @@
-"""`sordino advise`: the flowchart of privacy-aware learning, the numbers behind each answer, and on demand the deed."""
+"""`sordino advise`: the flowchart of privacy-aware learning with its numbers, and on request its execution."""
 
 import hashlib
 import json
-import warnings
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.cli.crossover import progress_of, stand_in
+from sordino.cli.crossover import progress_of, proxy_rows
 from sordino.cli.table_arguments import (
     Delta,
     Epsilon,
@@ -24,13 +23,10 @@ from sordino.cli.table_arguments import (
 )
 
 if TYPE_CHECKING:
-    from sordino.budget import Ledger
     from sordino.runs import TableLedger
-    from sordino.selection import Answer, Situation, Steps
+    from sordino.selection import AdviceRequest
 
-_POINTS, _REPEATS = 5, 4
 _MOST_NAMED = 12
-_HALVINGS = 8
 
 
 def advise(
@@ -41,21 +37,21 @@ def advise(
     schema: SchemaFile = None,
     public: PublicFile = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Also measure models on --public or made-up rows: free, takes minutes.")
+        bool, typer.Option("--measure", help="Also measure models on --public or synthetic rows: free, takes minutes.")
     ] = False,
     carry_out: Annotated[
-        bool, typer.Option("--carry-out", help="Do what is advised: select, train and score. This spends the budget.")
+        bool, typer.Option("--carry-out", help="Do what is advised: select, train and score. Spends the budget.")
     ] = False,
     ledger: LedgerFile = None,
     out: Annotated[
-        Path | None, typer.Option(help="Of --carry-out: folder for model and ledger; an unfinished one goes on.")
+        Path | None, typer.Option(help="Folder for --carry-out's model and ledger; an unfinished one is resumed.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say which columns, which model and which settings suit a private dataset at this ε, and why (free)."""
-    from sordino.data import source_fingerprint
+    """Advise on columns, model and settings for a private dataset at this ε, with reasons (free)."""
+    from sordino.data import read_table, source_fingerprint
     from sordino.runs import TableLedger
-    from sordino.selection import advise as answers_to
+    from sordino.selection import AdviceRequest, measured_request
 
     if carry_out != (out is not None):
         raise typer.BadParameter("--carry-out and --out FOLDER go together: the folder keeps the model and the ledger")
@@ -65,19 +61,19 @@ def advise(
     if images is not None:
         if measure or carry_out or public is not None or schema is not None:
             raise typer.BadParameter("--measure, --carry-out, --public and --schema are for tables")
-        situation = _situation(images, images.n_train, epsilon, delta)
-        _print({"answers": answers_to(situation)}, situation, as_json)
+        _print(AdviceRequest(images, images.n_train, epsilon, delta), {}, as_json)
         return
     table = table_file(file, target, schema, public)
     account = None if out is None else TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema)
-    facts = table.schema.facts(table.n, table.name)
-    situation = _situation(facts, table.n, epsilon, delta, 0 if public is None else _records_in(public, table))
+    public_records = 0 if public is None else len(read_table(public, table.schema))
+    request = AdviceRequest(table.schema.facts(table.n, table.name), table.n, epsilon, delta, public_records)
     if measure:
-        situation = _measured(situation, table, public)
+        with progress_of("on proxy rows") as show:
+            request = measured_request(request, table.schema, proxy_rows(table, public, request.trained), show)
     found: dict[str, Any] = {}
     if account is not None and out is not None:
-        situation, found = _carried_out(situation, table, public, account, out)
-    _print({"answers": answers_to(situation), **found}, situation, as_json)
+        request, found = _carried_out(request, table, public, account, out)
+    _print(request, found, as_json)
 
 
 def _image_facts(file: str) -> Any:
@@ -90,111 +86,33 @@ def _image_facts(file: str) -> Any:
     return facts if facts.columns is None else None
 
 
-def _situation(facts: Any, n: int, epsilon: float, delta: float, public_records: int = 0) -> "Situation":
-    from sordino.selection import Situation
-
-    return Situation(facts, n, epsilon, delta, public_records)
-
-
-def _records_in(public: Path, table: TableFile) -> int:
-    from sordino.data import read_table
-
-    return len(read_table(public, table.schema))
-
-
-def _measured(situation: "Situation", table: TableFile, public: Path | None) -> "Situation":
-    """With the best model at this ε as measured on a stand-in."""
-    from sordino.selection import crossovers, curve, default_grid, rehearsed, usual_models, winning_ranges
-
-    models = usual_models(table.schema)
-    n, grid = situation.trained, default_grid(situation.epsilon, _POINTS)
-    with progress_of("on stand-ins") as show:
-        measured = rehearsed(models, table.schema, stand_in(table, public, n), n, grid, situation.delta, _REPEATS, show)
-    ranges = winning_ranges([curve(name, grid, values) for name, values in measured.accuracies.items()])
-    pairs = crossovers(grid, measured.accuracies)
-    numbers = {
-        "measured_on": measured.where,
-        "ranges": [vars(each) for each in ranges],
-        "crossovers": [{"simple": a, "complex": b, **found.to_json()} for (a, b), found in pairs.items()],
-        "learning_rates": {name: list(each) for name, each in measured.learning_rates.items()},
-    }
-    best = next(each.model for each in ranges if situation.epsilon <= each.high)
-    return replace(situation, best_measured=best, measured=numbers)
-
-
-def _model_in(answers: list["Answer"]) -> str:
-    return str(next(answer.numbers["model"] for answer in answers if "model" in answer.numbers))
-
-
 def _carried_out(
-    situation: "Situation", table: TableFile, public: Path | None, account: "TableLedger", out: Path
-) -> tuple["Situation", dict[str, Any]]:
-    """The situation with the ε that the ledger leaves for it, and what came of the advice."""
+    request: "AdviceRequest", table: TableFile, public: Path | None, account: "TableLedger", out: Path
+) -> tuple["AdviceRequest", dict[str, Any]]:
+    """The request at the ε that the ledger has room for, and what came of the advice."""
     from sordino.runs import Run, spending
-    from sordino.selection import ADVICE, Steps, carry_out
+    from sordino.selection import ADVICE, AdvisedPlan, carry_out
 
     kept = out / ADVICE
     private = table.read()
     others = None if public is None else hashlib.sha256(public.read_bytes()).hexdigest()
     if kept.exists():
-        left, model, known = _read(kept)
+        epsilon, model, known = _read(kept)
         if known != others:
             raise ValueError(
                 f"{out} was begun with another --public file, or without one: give the same, or another --out"
             )
     else:
-        left, model = _affordable(situation, table, account.now())
+        epsilon, model = AdvisedPlan.affordable(request, table.schema, account.now())
         account.bind(out)
-        # Before the ledger knows of it: what was announced and then forgotten would count all the same.
-        Run(out).write_json(kept.name, {"epsilon": left, "model": model, "public": others})
-    situation = _at(situation, left)
-    steps = Steps.advised(situation, table.schema, model)
-    ledger = account.opened(out, steps.announcements())
-    result = carry_out(steps, private, stand_in(table, public, situation.trained), ledger, out)
-    Run(out).write_statement(ledger.statement(unit="one row of the table", tuning=_tuning(steps)))
-    return situation, {"result": {"model": model, **result.to_json()}, **spending(ledger), "run": str(out)}
-
-
-def _tuning(steps: "Steps") -> str:
-    """For the statement; the model and its learning rate come from public facts, stand-ins and what was selected."""
-    if steps.selects_privately:
-        return "features were selected on the private records, which is counted above; nothing else was chosen on them"
-    chosen = "features were selected on rows taken to be public; " * steps.selects_freely
-    return f"{chosen}nothing was chosen on the private records besides what is listed above"
-
-
-def _affordable(situation: "Situation", table: TableFile, ledger: "Ledger") -> tuple[float, str]:
-    """The largest ε, to a hundredth or so, whose advice the ledger has room for, and the model of that advice."""
-    from sordino.budget import BudgetExceeded, Planned, calibration
-    from sordino.runs import check_budget
-    from sordino.selection import Steps
-    from sordino.selection import advise as answers_to
-
-    low, high, found = 0.0, situation.epsilon, None
-    aim = high
-    for _ in range(_HALVINGS):
-        asked = _at(situation, aim)
-        model = _model_in(answers_to(asked))
-        try:
-            steps = Steps.advised(asked, table.schema, model)
-            check_budget(ledger, [Planned(*item) for item in steps.announcements()])
-        except BudgetExceeded:
-            high = aim
-        else:
-            low, found = aim, (aim, model)
-            if aim == situation.epsilon:
-                break
-        aim = (low + high) / 2
-    if found is None:
-        raise calibration.OutOfReach(f"the ledger leaves too little of ε={situation.epsilon:g} to carry out anything")
-    return found
-
-
-def _at(situation: "Situation", epsilon: float) -> "Situation":
-    """The same at another ε."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # δ and n are as they were, and were warned of then
-        return replace(situation, epsilon=epsilon)
+        # Before the ledger is told: what was announced and then lost would still count.
+        Run(out).write_json(kept.name, {"epsilon": epsilon, "model": model, "public": others})
+    request = request.at(epsilon)
+    plan = AdvisedPlan.advised(request, table.schema, model)
+    ledger = account.opened(out, plan.announcements())
+    result = carry_out(plan, private, proxy_rows(table, public, request.trained), ledger, out)
+    Run(out).write_statement(ledger.statement(unit="one row of the table", tuning=plan.tuning))
+    return request, {"result": {"model": model, **result.to_json()}, **spending(ledger), "run": str(out)}
 
 
 def _read(path: Path) -> tuple[float, str, str | None]:
@@ -205,22 +123,23 @@ def _read(path: Path) -> tuple[float, str, str | None]:
         raise ValueError(f"{path} cannot be read: it is damaged or not a file of sordino") from None
 
 
-def _print(found: dict[str, Any], situation: "Situation", as_json: bool) -> None:
-    answers: list[Answer] = found["answers"]
+def _print(request: "AdviceRequest", found: dict[str, Any], as_json: bool) -> None:
+    from sordino.selection import advise as answers_to
+
     answer = {
-        "n": situation.n,
-        "public_records": situation.public_records,
-        "target_epsilon": situation.epsilon,
-        "delta": situation.delta,
+        "n": request.n,
+        "public_records": request.public_records,
+        "target_epsilon": request.epsilon,
+        "delta": request.delta,
         "epsilon": 0.0,
         **found,
-        "answers": [asdict(each) | {"numbers": _finite(each.numbers)} for each in answers],
+        "answers": [asdict(each) | {"numbers": _finite(each.numbers)} for each in answers_to(request)],
     }
     typer.echo(json.dumps(answer, ensure_ascii=False, allow_nan=False) if as_json else _in_words(answer))
 
 
 def _finite(value: Any) -> Any:
-    """As JSON has it: what has no bounds in words."""
+    """JSON has no infinity: as a word."""
     from sordino.budget import finite
 
     match value:

@@ -5,20 +5,31 @@ records, which columns, ε and δ), so it is free; thresholds that the paper mea
 noise on a mean, σ/n, and say where they come from.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, sqrt
 from statistics import median
 from typing import Any
 
 from sordino.budget import Gaussian, RepeatAndSelect, calibration, cost
-from sordino.selection.budget_split import SELECTION_SHARE, BudgetSplit
-from sordino.selection.situation import (
+from sordino.data import Schema
+from sordino.selection.advice_request import (
+    SELECTION_SHARE,
     STRONG_WEIGHT,
-    Situation,
+    AdviceRequest,
+    BudgetSplit,
     noise_of_run,
     weight_noise,
 )
-from sordino.selection.table_models import BINS, MODELS, BinnedLogisticModel, LogisticModel, trained_parameters
+from sordino.selection.crossover_measurement import Progress, epsilon_grid, measure_on_proxy
+from sordino.selection.proxy_rows import ProxyRows
+from sordino.selection.table_models import (
+    BINS,
+    MODELS,
+    BinnedLogisticModel,
+    LogisticModel,
+    trained_parameters,
+    usual_models,
+)
 
 _FIGURE_8 = {"epsilon": 0.5, "parameters": 56_970, "n": 60_000, "delta": 1e-5}
 _FIGURE_10 = {"epsilon": 1.4, "n": 60_000, "delta": 1e-5}
@@ -26,6 +37,7 @@ _TRIALS = 5.0
 _POOL = 2
 _COMPONENTS = 60
 _LEAST_NOISE = 0.01
+_POINTS, _REPEATS = 5, 4
 
 
 @dataclass(frozen=True)
@@ -39,24 +51,40 @@ class Answer:
     """ε on its own of what is advised; 0 is free."""
 
 
-def advise(situation: Situation) -> list[Answer]:
+def advise(request: AdviceRequest) -> list[Answer]:
     """The flowchart. Nothing private is read."""
-    answers = [_public_data(situation), _splitting(situation)]
-    if situation.facts.kind == "table":
-        answers += [_selection(situation), _one_hot(situation)]
-    elif situation.facts.kind == "image":
-        answers += [_images(situation)]
+    answers = [_public_data(request), _splitting(request)]
+    if request.facts.kind == "table":
+        answers += [_selection(request), _one_hot(request)]
+    elif request.facts.kind == "image":
+        answers += [_images(request)]
     return [
         *answers,
-        _model(situation),
-        _layers(situation),
-        _freezing(situation),
-        _learning_rate(situation),
-        _score(situation),
+        _model(request),
+        _layers(request),
+        _freezing(request),
+        _learning_rate(request),
+        _score(request),
     ]
 
 
-def _public_data(s: Situation) -> Answer:
+def advised_model(request: AdviceRequest) -> str:
+    return str(_model(request).numbers["model"])
+
+
+def measured_request(
+    request: AdviceRequest, schema: Schema, proxy: ProxyRows, on_progress: Progress = lambda done, total: None
+) -> AdviceRequest:
+    """The request with the best model at its ε, as measured on proxy rows: free."""
+    models, grid = usual_models(schema), epsilon_grid(request.epsilon, _POINTS)
+    found = measure_on_proxy(models, schema, proxy, request.trained, grid, request.delta, _REPEATS, on_progress)
+    report = found.report(models, schema, request.epsilon)
+    numbers = {name: report[name] for name in ("measured_on", "ranges", "learning_rates")}
+    pairs = [{name: value for name, value in each.items() if name != "words"} for each in report["crossovers"]]
+    return replace(request, best_measured=report["best"], measured=numbers | {"crossovers": pairs})
+
+
+def _public_data(s: AdviceRequest) -> Answer:
     question = "Is there public data like the private?"
     if s.public_records:
         return Answer(
@@ -75,7 +103,7 @@ def _public_data(s: Situation) -> Answer:
     )
 
 
-def _splitting(s: Situation) -> Answer:
+def _splitting(s: AdviceRequest) -> Answer:
     split = s.split
     parts = {"selection": split.selection, "tuning": split.tuning, "training": split.training}
     epsilons = {name: split.epsilon(share) for name, share in parts.items()}
@@ -93,7 +121,7 @@ def _splitting(s: Situation) -> Answer:
     )
 
 
-def _selection(s: Situation) -> Answer:
+def _selection(s: AdviceRequest) -> Answer:
     noise, even, ratio = s.tables_noise
     numbers = {
         "noise_of_a_count": noise,
@@ -132,7 +160,7 @@ def _selection(s: Situation) -> Answer:
     )
 
 
-def _one_hot(s: Situation) -> Answer:
+def _one_hot(s: AdviceRequest) -> Answer:
     words = [column for column in s.columns if column.categories is not None]
     question = "One-hot encoding, or drop the columns of words?"
     numeric = len(s.columns) - len(words)
@@ -170,7 +198,7 @@ def _one_hot(s: Situation) -> Answer:
     return Answer(question, f"{verdict}: {why}.", numbers, 0.0)
 
 
-def _images(s: Situation) -> Answer:
+def _images(s: AdviceRequest) -> Answer:
     share = BudgetSplit.proposed(s.epsilon, s.delta, selects=True, tunes=False)
     noise = share.noise(SELECTION_SHARE) * sqrt(2 * s.width)
     even = s.trained / s.width
@@ -214,7 +242,7 @@ def _images(s: Situation) -> Answer:
     )
 
 
-def _model(s: Situation) -> Answer:
+def _model(s: AdviceRequest) -> Answer:
     numbers_only = tuple(column for column in s.columns if column.bounds is not None)
     sizes: dict[str, int] = {}
     for each in MODELS:
@@ -261,7 +289,7 @@ def _model(s: Situation) -> Answer:
     )
 
 
-def _layers(s: Situation) -> Answer:
+def _layers(s: AdviceRequest) -> Answer:
     wide, deep = trained_parameters(s.width, (128,), s.outputs), trained_parameters(s.width, (128,) * 4, s.outputs)
     return Answer(
         "If a network: deep or wide?",
@@ -272,7 +300,7 @@ def _layers(s: Situation) -> Answer:
     )
 
 
-def _freezing(s: Situation) -> Answer:
+def _freezing(s: AdviceRequest) -> Answer:
     figure = calibration.noise_multiplier(Gaussian, _FIGURE_10["epsilon"], _FIGURE_10["delta"])
     here = figure * s.trained / _FIGURE_10["n"]
     threshold = cost(Gaussian(here), s.delta).epsilon if here > _LEAST_NOISE else inf
@@ -296,7 +324,7 @@ def _freezing(s: Situation) -> Answer:
     )
 
 
-def _learning_rate(s: Situation) -> Answer:
+def _learning_rate(s: AdviceRequest) -> Answer:
     single = s.split.whole_noise
     try:
         tuned = calibration.noise_multiplier(
@@ -315,7 +343,7 @@ def _learning_rate(s: Situation) -> Answer:
     )
 
 
-def _score(s: Situation) -> Answer:
+def _score(s: AdviceRequest) -> Answer:
     held = s.n - s.trained
     noise, chance = s.split.whole_noise / held, 0.5 / sqrt(held)
     return Answer(

@@ -63,7 +63,7 @@ class PricedPlan(Protocol):
     def event(self) -> Event: ...
 
 
-class Learner(Protocol):
+class TableTraining(Protocol):
     """A model with its data, to be trained again and again from the start."""
 
     def rehearse(self, plan: Any, learning_rate: float, streams: Streams) -> Predict:
@@ -139,14 +139,14 @@ class TableModel:
         """The plan, at the same price, where only these features are left."""
         return plan
 
-    def learner(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> Learner:
+    def training_on(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> TableTraining:
         """The model with data to learn from; nothing is read off them yet."""
         if not self.hidden:
-            return _SgdLearner(LinearClassifier(x, y, classes), _by_linear)
+            return _SgdTraining(LinearClassifier(x, y, classes), _by_linear)
         trainee = ModuleTrainee(
             lambda: dense(x.shape[1], *self.hidden, classes), cross_entropy, x, y, physical_batch=min(len(x), _PIECE)
         )
-        return _SgdLearner(trainee, _by_module)
+        return _SgdTraining(trainee, _by_module)
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,8 @@ class LogisticModel(TableModel):
         """Shorter rows, so that the same noise says more: the event knows rows of norm 1 only."""
         return replace(plan, data_norm=self.row_norm(touched(self.columns(schema), kept)))
 
-    def learner(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> Learner:
-        return _LogisticLearner(x, y, classes)
+    def training_on(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> TableTraining:
+        return _LogisticTraining(x, y, classes)
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def _sgd_plan(n: int, target_epsilon: float, target_delta: float, before: Event 
 
 
 @dataclass(eq=False)
-class _SgdLearner:
+class _SgdTraining:
     trainee: Any
     _predict: Callable[[Any, NDArray[np.float32]], NDArray[np.int64]]
     _ready: bool = False
@@ -279,7 +279,7 @@ class _SgdLearner:
 
 
 @dataclass(frozen=True, eq=False)
-class _LogisticLearner:
+class _LogisticTraining:
     x: NDArray[np.float32]
     y: NDArray[np.int64]
     classes: int

@@ -36,11 +36,11 @@ _KEY = "steps.json"
 
 @contextmanager
 def keyed_steps(
-    run: Run, ledger: Ledger, question: object, data: Iterable[NDArray[Any]], outcome: Sequence[Path]
+    run: Run, ledger: Ledger, settings: str, data: Iterable[NDArray[Any]], outcome: Sequence[Path]
 ) -> Iterator[KeyedSteps]:
     """The steps of a new workflow, or of the unfinished one in the folder; once all of `outcome` exists it is finished.
 
-    The question's repr must tell all that the steps depend on besides the data. The key is deleted at the end, if a
+    `settings` must hold all that the steps depend on besides the data. The key is deleted at the end, if a
     training diverges, or if the first step is refused. If a later one is, the key stays with what was paid for.
 
     Guarantee: nothing is released here. One key never meets two questions or two sets of data: that is refused.
@@ -53,10 +53,10 @@ def keyed_steps(
             yield KeyedSteps(run, ledger, None)
             return
         arrays = tuple(data)
-        known = _Key.kept(run, question, arrays)
+        known = _Key.kept(run, settings, arrays)
         unpaid = known is not None and not known.has_paid(ledger)
         with charging(run, ledger, unpaid=unpaid):
-            key = known or _Key.new(run, question, arrays)
+            key = known or _Key.new(run, settings, arrays)
             try:
                 yield KeyedSteps(run, ledger, key)
             except (BudgetExceeded, UnsupportedEvent):
@@ -198,16 +198,16 @@ class _Key:
         return hmac.new(self.secret, text.encode(), hashlib.sha256).hexdigest()
 
     @classmethod
-    def new(cls, run: Run, question: object, data: tuple[NDArray[Any], ...]) -> _Key:
-        asked, secret = _digest(repr(question)), new_secret()
+    def new(cls, run: Run, settings: str, data: tuple[NDArray[Any], ...]) -> _Key:
+        asked, secret = _digest(settings), new_secret()
         tag = data_tag(secret, *data)
         run.write_private(_KEY, {"secret": secret.hex(), "question": asked, "data": tag})
         return cls(secret, f"{asked} {tag}")
 
     @classmethod
-    def kept(cls, run: Run, question: object, data: tuple[NDArray[Any], ...]) -> _Key | None:
+    def kept(cls, run: Run, settings: str, data: tuple[NDArray[Any], ...]) -> _Key | None:
         """The key of the unfinished workflow in the folder, if there is one."""
-        asked, path = _digest(repr(question)), run.private / _KEY
+        asked, path = _digest(settings), run.private / _KEY
         if not path.exists():
             return None
         try:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sordino.budget import Ledger
-from sordino.selection import carrying_out
+from sordino.selection import advised_training
 
 SCHEMA = {
     "columns": {
@@ -120,7 +120,7 @@ def test_carried_out_in_one_ledger_and_goes_on(
         def fails(*_: Any) -> float:
             raise OSError("no space left on device")
 
-        broken.setattr(carrying_out, "noisy_accuracy", fails)
+        broken.setattr(advised_training, "noisy_accuracy", fails)
         assert advise("--carry-out", "--out", out).code == 2
     selection = (out / "features.json").read_bytes()
     outcome = advise("--carry-out", "--out", out, "--json")
@@ -173,7 +173,7 @@ def test_a_selection_and_its_advice_share_a_ledger(
         def fails(*_: Any) -> float:
             raise OSError("no space left on device")
 
-        broken.setattr(carrying_out, "noisy_accuracy", fails)
+        broken.setattr(advised_training, "noisy_accuracy", fails)
         assert advise(*options).code == 2
     answer = advise(*options, "--json").json
     ledger = Ledger.open(path)

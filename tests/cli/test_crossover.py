@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from sordino import selection
 from sordino.budget import BudgetExceeded, Gaussian, Ledger
 from sordino.data import source_fingerprint
 from sordino.runs import TableLedger
-from sordino.selection import measuring
+from sordino.selection import crossover_measurement as measurement
 
 SCHEMA = {
     "columns": {"age": {"bounds": [0, 100]}, "work": {"categories": ["a", "b", "c"]}},
@@ -63,7 +64,7 @@ def test_free_on_a_public_file_whose_schema_is_inferred(sordino: Callable[..., A
     assert outcome.code == 0
     assert "240 of 300 public rows, scored on 60 others" in outcome.out
     assert "crossover logistic-numeric → linear" in outcome.out
-    assert outcome.out.endswith("ε of the whole workflow: 0. Of the private table only its records were counted.\n")
+    assert outcome.out.endswith("ε of the whole workflow: 0. Of the private table only the number of rows was used.\n")
 
 
 def test_private_spends_within_one_ledger_and_goes_on(
@@ -72,14 +73,14 @@ def test_private_spends_within_one_ledger_and_goes_on(
     out = tmp_path / "out"
     command = ("crossover", files / "private.csv", *BUDGET, "--schema", files / "schema.json", *QUICK, "--private")
     killed = iter([False] * 5 + [True])
-    score = measuring.noisy_accuracy
+    score = measurement.noisy_accuracy
 
     def scored(*arguments: Any) -> float:
         if next(killed, False):
             raise OSError("no space left on device")
         return score(*arguments)
 
-    monkeypatch.setattr(measuring, "noisy_accuracy", scored)
+    monkeypatch.setattr(measurement, "noisy_accuracy", scored)
     assert sordino(*command, "--out", out).code == 2
     before = {path.parent.name: path.read_bytes() for path in out.glob("*/score.json")}
     assert len(before) == 5
@@ -147,13 +148,13 @@ def test_free_and_private_measurements_are_of_as_many_records(
     sordino: Callable[..., Any], files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
-    rehearsed = measuring.rehearsed
+    measure_on_proxy = measurement.measure_on_proxy
 
-    def noted(models: Any, schema: Any, stand_in: Any, n: int, *more: Any) -> Any:
+    def noted(models: Any, schema: Any, proxy: Any, n: int, *more: Any) -> Any:
         sizes.append(n)
-        return rehearsed(models, schema, stand_in, n, *more)
+        return measure_on_proxy(models, schema, proxy, n, *more)
 
-    monkeypatch.setattr(measuring, "rehearsed", noted)
+    monkeypatch.setattr(selection, "measure_on_proxy", noted, raising=False)
     wanted = (files / "private.csv", *BUDGET, "--schema", files / "schema.json", *QUICK)
     assert sordino("crossover", *wanted).code == 0
     assert sizes == [320]

@@ -21,9 +21,9 @@ from sordino.data.schema import Schema
 from sordino.data import set_aside
 from sordino.mechanisms.streams import secret_from_seed
 from sordino.selection import workflow_steps
-from sordino.selection.carrying_out import Steps, carry_out
-from sordino.selection.measuring import PrivatePlan, measured_privately
-from sordino.selection.stand_ins import PublicRows
+from sordino.selection.advised_training import AdvisedPlan, carry_out
+from sordino.selection.crossover_measurement import CrossoverPlan, measure_privately
+from sordino.selection.proxy_rows import PublicRows
 from sordino.selection.table_models import models_named
 from sordino.runs import key
 from sordino.training import Plan
@@ -40,14 +40,14 @@ table = Split(x, (x["a"] > 0.5).to_numpy(np.int64))
 logistic = LogisticPlan(2.0, 5.0, GaussianObjective(4.0))
 simple, complex = models_named("logistic-numeric,logistic")
 linear = models_named("logistic,linear")[1]
-measurement = PrivatePlan(
+measurement = CrossoverPlan(
     (simple, complex), {model.name: (logistic,) for model in (simple, complex)}, (0.5,), 48, 1, 3.0
 )
 rates = {model.name: (1.0,) for model in (simple, complex)}
 
 
 def advised(model, training):
-    steps = Steps(schema, model, 5.0, (), training, 48, 3.0)
+    steps = AdvisedPlan(schema, model, 5.0, (), training, 48, 3.0)
     return steps, lambda ledger, out: carry_out(steps, table, PublicRows(table, 40), ledger, out)
 
 
@@ -56,7 +56,7 @@ WORKFLOWS = {
     "sgd": advised(linear, Plan(PoissonSampler(48, 48), 1.0, 9.0, 2)),
     "crossover": (
         measurement,
-        lambda ledger, out: measured_privately(measurement, schema, set_aside(table), rates, ledger, out),
+        lambda ledger, out: measure_privately(measurement, schema, set_aside(table), rates, ledger, out),
     ),
 }
 replace = os.replace

@@ -32,9 +32,9 @@ def drawn(ledger: Ledger, streams: Streams, charge: Planned = CHARGE) -> dict[st
     return {"number": float(streams.generator(Stream.NOISE).normal())}
 
 
-def steps_in(folder: Path, question: object = "q", data: Any = DATA, ledger: Ledger | None = None) -> Any:
+def steps_in(folder: Path, settings: str = "q", data: Any = DATA, ledger: Ledger | None = None) -> Any:
     ledger = Ledger(5.0, 1e-5, path=folder / "ledger.json") if ledger is None else ledger
-    return keyed_steps(Run.at(folder), ledger, question, data, [folder / "last.json"])
+    return keyed_steps(Run.at(folder), ledger, settings, data, [folder / "last.json"])
 
 
 def interrupted(folder: Path) -> list[float]:

@@ -39,7 +39,7 @@ from sordino.papers.privacy_aware.network_trials import GRID_EXTENDS, UNCLIPPED,
 from sordino.papers.privacy_aware.networks import loaded
 from sordino.papers.records import Cell, Record, Series
 from sordino.papers.trials import Experiment, Result
-from sordino.selection import PlantedRows, random_subset
+from sordino.selection import SyntheticRows, random_subset
 from sordino.training import SGD, Adam, Plan
 
 Curve = dict[int, list[float]]
@@ -419,7 +419,7 @@ def held_out(printed: Printed, number: int) -> Arrays:
 def made_up(printed: Printed, number: int) -> Arrays:
     """Rows made up from the documented columns, with a random subset of their features."""
     schema = Schema.of(loaded(printed.table).facts)
-    parts = PlantedRows(schema, len(benchmark(printed.table).train)).draw(number)
+    parts = SyntheticRows(schema, len(benchmark(printed.table).train)).draw(number)
     encode = OneHot(schema.columns)
     (x, y), (shown, labels) = ((encode(part.x).astype(np.float32), part.y) for part in parts)
     mask = random_subset(x.shape[1], printed.sizes[2], np.random.default_rng(number))

@@ -1,19 +1,19 @@
 """What advice depends on, all of it public: facts about the data, the budget, and the noise that follows from them."""
 
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf, prod, sqrt
+from math import inf, isclose, prod, sqrt
 from statistics import median
 from typing import Any
 
 from sordino.budget import Gaussian, calibration, check_delta_against_n, cost
 from sordino.data import Column, Facts, Schema, number_set_aside
 from sordino.selection.attributes import Attributes
-from sordino.selection.budget_split import SELECTION_SHARE, BudgetSplit
-from sordino.selection.feature_worth import least_worthwhile_weight
 from sordino.selection.private_tables import tables_plan
 from sordino.selection.table_models import BINS, encoded_width
 
+SELECTION_SHARE, TUNING_SHARE = 0.15, 0.15
 STRONG_WEIGHT = 1.0
 """What a good feature is taken to do: change the odds by the factor e, from one bound or category to the other."""
 LOGISTIC_CURVATURE = 0.25
@@ -25,7 +25,47 @@ LARGEST_NOISE_SHARE = 1.0
 
 
 @dataclass(frozen=True)
-class Situation:
+class BudgetSplit:
+    """One ε divided between selection, tuning and training on the same records, in the terms of Gaussian noise.
+
+    Releases add up in squares of 1/σ: a share s of the budget is a Gaussian release with σ/√s, where σ is what the
+    whole budget would buy. Shares add up to 1. The final score is on other records: it may cost the whole ε again.
+    """
+
+    target_epsilon: float
+    target_delta: float
+    selection: float
+    tuning: float
+    training: float
+
+    def __post_init__(self) -> None:
+        shares = (self.selection, self.tuning, self.training)
+        if min(shares) < 0 or self.training <= 0 or not isclose(sum(shares), 1):
+            raise ValueError(f"shares of selection, tuning and training must add up to 1, not {shares}")
+        calibration.check_target(self.target_epsilon)
+
+    @classmethod
+    def proposed(cls, target_epsilon: float, target_delta: float, *, selects: bool, tunes: bool) -> "BudgetSplit":
+        """What is not done privately leaves its share to the training."""
+        selection, tuning = SELECTION_SHARE * selects, TUNING_SHARE * tunes
+        return cls(target_epsilon, target_delta, selection, tuning, 1 - selection - tuning)
+
+    @property
+    def whole_noise(self) -> float:
+        """The noise multiplier of one release that takes the whole ε."""
+        return calibration.noise_multiplier(Gaussian, self.target_epsilon, self.target_delta)
+
+    def noise(self, share: float) -> float:
+        """The noise multiplier of one release that takes this share."""
+        return self.whole_noise / sqrt(share)
+
+    def epsilon(self, share: float) -> float:
+        """ε of this share on its own; the shares' ε add up to more than the target, which they cost together."""
+        return cost(Gaussian(self.noise(share)), self.target_delta).epsilon if share > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class AdviceRequest:
     """All that advice depends on: public facts, the budget, and what is at hand besides."""
 
     facts: Facts
@@ -49,6 +89,12 @@ class Situation:
             )
         calibration.check_target(self.epsilon)
         check_delta_against_n(self.delta, self.n)
+
+    def at(self, epsilon: float) -> "AdviceRequest":
+        """The same at another ε."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # δ and n are unchanged, and were warned of before
+            return replace(self, epsilon=epsilon)
 
     @property
     def trained(self) -> int:
@@ -138,9 +184,13 @@ class Situation:
 
 
 def worthwhile_columns(columns: tuple[Column, ...], n: int, noise_multiplier: float) -> tuple[Column, ...]:
-    """The columns whose weights, if strong, stand above their noise in a logistic regression (Corollary 1)."""
+    """The columns whose weights, if strong, exceed their noise in a logistic regression (PAW's Corollary 1).
+
+    As printed, the lemma before it claims "if and only if"; only one direction holds: a small weight is to be dropped,
+    but so are larger ones whose term has the opposite sign of the residual.
+    """
     noise = weight_noise(columns, n, noise_multiplier)
-    return tuple(column for column in columns if least_worthwhile_weight(noise[column.name]) < STRONG_WEIGHT)
+    return tuple(column for column in columns if noise[column.name] < STRONG_WEIGHT)
 
 
 def weight_noise(columns: tuple[Column, ...], n: int, noise_multiplier: float) -> dict[str, float]:

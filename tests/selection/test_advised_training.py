@@ -1,5 +1,6 @@
-"""Advice carried out in a folder: what is refused there, and what an interruption leaves."""
+"""Advice carried out in a folder: what is refused there, what an interruption leaves, and predictions."""
 
+import json
 import shutil
 from dataclasses import replace
 from functools import partial
@@ -17,8 +18,8 @@ from sordino.data.schema import Schema
 from sordino.mechanisms.streams import secret_from_seed
 from sordino.runs import Run, RunError
 from sordino.selection import workflow_steps
-from sordino.selection.carrying_out import CarriedOut, Steps, carry_out
-from sordino.selection.stand_ins import PublicRows
+from sordino.selection.advised_training import AdvisedPlan, AdvisedResult, carry_out, classify_by_advice, holds_advice
+from sordino.selection.proxy_rows import PublicRows
 from sordino.selection.table_models import MODELS
 from sordino.training import Plan
 from sordino.training.convex import GaussianObjective, LogisticPlan
@@ -28,7 +29,7 @@ SCHEMA = Schema(
     Column("t", categories=("no", "yes")),
 )
 MODEL = {model.name: model for model in MODELS}
-LOGISTIC = Steps(SCHEMA, MODEL["logistic"], 5.0, (), LogisticPlan(2.0, 5.0, GaussianObjective(4.0)), 80, 3.0)
+LOGISTIC = AdvisedPlan(SCHEMA, MODEL["logistic"], 5.0, (), LogisticPlan(2.0, 5.0, GaussianObjective(4.0)), 80, 3.0)
 BINNED = replace(LOGISTIC, model=MODEL["logistic-binned"])
 LINEAR = replace(LOGISTIC, model=MODEL["linear"], training=Plan(PoissonSampler(80, 80), 1.0, 9.0, 2))
 
@@ -42,14 +43,14 @@ def rows(seed: int, n: int = 100) -> Split:
 TABLE, PUBLIC = rows(0), rows(1)
 
 
-def done(folder: Path, steps: Steps = LOGISTIC, table: Split = TABLE, public: Split = PUBLIC) -> CarriedOut:
+def done(folder: Path, steps: AdvisedPlan = LOGISTIC, table: Split = TABLE, public: Split = PUBLIC) -> AdvisedResult:
     folder.mkdir(exist_ok=True)
     path = folder / "ledger.json"
     ledger = Ledger.open(path) if path.exists() else Ledger(20.0, 1e-5, path=path, planned=steps.announcements())
     return carry_out(steps, table, PublicRows(public, 40), ledger, folder)
 
 
-def killed(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, steps: Steps = LOGISTIC) -> None:
+def killed(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, steps: AdvisedPlan = LOGISTIC) -> None:
     """An exception in place of the write of this file: all before it has happened, its charge included."""
     with monkeypatch.context() as broken:
         for method in ("write_json", "write_tensors"):
@@ -68,7 +69,7 @@ def killed(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, steps: Step
 @pytest.mark.parametrize("name", ["features.json", "model.safetensors", "score.json", "used.json", "result.json"])
 @pytest.mark.parametrize("steps", [LOGISTIC, BINNED, LINEAR], ids=["logistic", "binned", "linear"])
 def test_goes_on_after_any_failed_write_and_pays_once(
-    tmp_path: Path, name: str, steps: Steps, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, steps: AdvisedPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "out"
     killed(folder, name, monkeypatch, steps)
@@ -167,3 +168,66 @@ def test_two_folders_do_not_share_noise(tmp_path: Path, monkeypatch: pytest.Monk
         weights.append(Run(folder).read_tensors(Run(folder).model)[0]["weights"])
     assert weights[0].shape == (5,)
     assert not (weights[0] == weights[1]).any()
+
+
+QUIET = LogisticPlan(2.0, 1.0, GaussianObjective(0.5))
+PLANS = {
+    "logistic": QUIET,
+    "logistic-binned": QUIET,
+    "linear": Plan(PoissonSampler(400, 400), 1.0, 0.5, 30),
+    "network-small": Plan(PoissonSampler(400, 400), 1.0, 0.5, 60),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_model_of_a_workflow_tells_classes(name: str, tmp_path: Path) -> None:
+    [model] = [each for each in MODELS if each.name == name]
+    steps = AdvisedPlan(SCHEMA, model, None, ("a", "c"), PLANS[name], 400, 3.0)
+    ledger = Ledger(path=tmp_path / "ledger.json")
+    carry_out(steps, rows(0, 500), PublicRows(rows(1, 500), 100), ledger, tmp_path)
+    new = rows(2, 500)
+    file = tmp_path / "new.csv"
+    new.x.iloc[:, ::-1].assign(more=1).to_csv(file, index=False)
+    assert holds_advice(tmp_path)
+    told = np.array(classify_by_advice(tmp_path, file))
+    assert set(told) == {"no", "yes"}
+    assert (told == np.where(new.y == 1, "yes", "no")).mean() > 0.85
+    new.x[["a", "c"]].to_csv(file, index=False)  # it does not use b
+    assert classify_by_advice(tmp_path, file) == told.tolist()
+    new.x[["a", "b"]].to_csv(file, index=False)
+    with pytest.raises(DataError, match="'c'"):
+        classify_by_advice(tmp_path, file)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(RunError, match="is not the model"):
+        classify_by_advice(tmp_path, file)
+
+
+def test_unfinished_and_damaged_folders(tmp_path: Path) -> None:
+    assert not holds_advice(tmp_path)
+    (tmp_path / "advice.json").write_text("{}")
+    assert holds_advice(tmp_path)
+    file = tmp_path / "new.csv"
+    rows(0, 5).x.to_csv(file, index=False)
+    with pytest.raises(RunError, match="is not finished"):
+        classify_by_advice(tmp_path, file)
+    (tmp_path / "result.json").write_text("{}")
+    with pytest.raises(RunError, match=r"used\.json is missing"):
+        classify_by_advice(tmp_path, file)
+    used = tmp_path / "used.json"
+    whole = {"model": "logistic", "schema": SCHEMA.to_json(), "mask": [True] * 4}
+    for text in (json.dumps(whole), "[]", "null", ""):
+        used.write_text(text)
+        with pytest.raises(RunError, match=r"used\.json cannot be read"):
+            classify_by_advice(tmp_path, file)
+    numbers = {"columns": whole["schema"]["columns"], "target": {"t": {"bounds": [0, 1]}}}  # type: ignore[index]
+    for change in (
+        *({"model": "tree"}, {"schema": {}}, {"schema": numbers}),
+        *({"mask": "x"}, {"mask": [0.5] * 4}, {"mask": [True] * 3}, {"mask": [False] * 4}),
+    ):
+        Run(tmp_path).write_sealed("used.json", whole | change)
+        with pytest.raises(RunError, match=r"used\.json cannot be read"):
+            classify_by_advice(tmp_path, file)
+    Run(tmp_path).write_sealed("used.json", whole)
+    with pytest.raises(RunError, match=r"model\.safetensors is missing"):
+        classify_by_advice(tmp_path, file)

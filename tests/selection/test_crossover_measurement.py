@@ -16,9 +16,9 @@ from sordino.data import Column, DataError, Split, set_aside
 from sordino.data.schema import Schema
 from sordino.features import OneHot
 from sordino.mechanisms.streams import Streams, secret_from_seed
-from sordino.runs import RunError
-from sordino.selection.measuring import PrivatePlan, default_grid, measured_privately, rehearsed
-from sordino.selection.stand_ins import PlantedRows, PublicRows
+from sordino.runs import Run, RunError
+from sordino.selection.crossover_measurement import CrossoverPlan, epsilon_grid, measure_on_proxy, measure_privately
+from sordino.selection.proxy_rows import PublicRows, SyntheticRows
 from sordino.selection.table_models import MODELS, LogisticModel, models_named, touched, usual_models
 from sordino.training.convex import GaussianObjective, LogisticPlan
 
@@ -31,11 +31,11 @@ LOGISTIC, BINNED, LINEAR, NETWORK = models_named("logistic,logistic-binned,linea
 
 @pytest.mark.parametrize("model", [LOGISTIC, BINNED, LINEAR, NETWORK], ids=lambda model: model.name)
 def test_models_learn_where_there_is_next_to_no_noise(model: object) -> None:
-    train, test = PlantedRows(SCHEMA, 2000).draw(0)
+    train, test = SyntheticRows(SCHEMA, 2000).draw(0)
     plan = model.plan(SCHEMA, 10**6, 50.0, 1e-7)  # type: ignore[attr-defined]
-    learner = model.learner(model.encode(SCHEMA, train.x), train.y, 3)  # type: ignore[attr-defined]
+    training = model.training_on(model.encode(SCHEMA, train.x), train.y, 3)  # type: ignore[attr-defined]
     rehearsal = model.rehearsal(plan, len(train), 10**6)  # type: ignore[attr-defined]
-    predict = learner.rehearse(rehearsal, 0.4, Streams(secret_from_seed(0)))
+    predict = training.rehearse(rehearsal, 0.4, Streams(secret_from_seed(0)))
     accuracy = (predict(model.encode(SCHEMA, test.x)) == test.y).mean()  # type: ignore[attr-defined]
     assert accuracy > np.bincount(test.y).max() / len(test) + 0.05
 
@@ -54,7 +54,7 @@ def test_plans_cost_what_they_were_asked_to(model: object) -> None:
 
 @given(kept=st.lists(st.booleans(), min_size=5, max_size=5).filter(any))
 def test_no_row_is_longer_than_the_norm_of_its_plan(kept: list[bool]) -> None:
-    train, _ = PlantedRows(SCHEMA, 50).draw(0)
+    train, _ = SyntheticRows(SCHEMA, 50).draw(0)
     for model in (LOGISTIC, BINNED):
         assert isinstance(model, LogisticModel)
         usable = model.usable(SCHEMA, np.array(kept))
@@ -75,13 +75,13 @@ def test_bins_take_whole_columns_and_bend() -> None:
         True,
     ]
     assert BINNED.width(SCHEMA.columns) == 10 + 10 + 3
-    train, test = PlantedRows(SCHEMA, 2000).draw(0)
+    train, test = SyntheticRows(SCHEMA, 2000).draw(0)
     accuracies = []
     for model in (LOGISTIC, BINNED):
         plan = model.rehearsal(model.plan(SCHEMA, 10**6, 50.0, 1e-7), len(train), 10**6)
         labels = [(abs(part.x["b"]) < 2).to_numpy(np.int64) for part in (train, test)]
-        learner = model.learner(model.encode(SCHEMA, train.x), labels[0], 2)
-        predict = learner.rehearse(replace(plan, classes=2), 1.0, Streams(secret_from_seed(0)))
+        training = model.training_on(model.encode(SCHEMA, train.x), labels[0], 2)
+        predict = training.rehearse(replace(plan, classes=2), 1.0, Streams(secret_from_seed(0)))
         accuracies.append((predict(model.encode(SCHEMA, test.x)) == labels[1]).mean())
     assert accuracies[0] < 0.7
     assert accuracies[1] > 0.95
@@ -97,7 +97,7 @@ def test_rehearsals_have_the_noise_of_the_real_size() -> None:
 
 
 def test_private_parts_are_disjoint_and_do_not_depend_on_the_rows() -> None:
-    rows = PlantedRows(SCHEMA, 100).draw(0)[0]
+    rows = SyntheticRows(SCHEMA, 100).draw(0)[0]
     numbered = Split(rows.x.assign(a=np.arange(100.0)), rows.y)
     train, validation = set_aside(numbered)
     assert (len(train), len(validation)) == (80, 20)
@@ -108,16 +108,21 @@ def test_private_parts_are_disjoint_and_do_not_depend_on_the_rows() -> None:
         set_aside(rows.take(np.arange(4)))
 
 
-def test_a_private_measurement_fits_into_its_ledger() -> None:
-    plan = PrivatePlan.calibrated((LOGISTIC, LINEAR), SCHEMA, 800, 2, 2, Ledger(1.0, 1e-5), 1.0)
+def test_a_private_measurement_fits_into_its_ledger(tmp_path: Path) -> None:
+    plan = CrossoverPlan.calibrated((LOGISTIC, LINEAR), SCHEMA, 800, 2, 2, Ledger(1.0, 1e-5), 1.0)
     ledger = Ledger(1.0, 1e-5, planned=plan.announcements())  # refused if it were above the target
     assert 0.9 < ledger.cost(reserved=True).epsilon <= 1
     assert len(plan.announcements()) == 2 * 2 * 2 * 2
     assert plan.epsilons[0] < plan.epsilons[1] < 0.6
-    again = PrivatePlan.from_json(json.loads(json.dumps(plan.to_json())), SCHEMA, 1e-5)
+    path = Run.at(tmp_path).folder / "measurement.json"
+    plan.keep(path, SCHEMA, {"logistic": (1.0, 1.0), "linear": (0.1, 0.4)})
+    again, rates = CrossoverPlan.read(path, SCHEMA, 1e-5)
     assert (again, repr(again)) == (plan, repr(plan))  # its words are what a measurement's key is bound to
+    assert rates == {"logistic": (1.0, 1.0), "linear": (0.1, 0.4)}
+    with pytest.raises(DataError, match="same schema"):
+        CrossoverPlan.read(path, Schema(SCHEMA.columns[1:], SCHEMA.target), 1e-5)
     with pytest.raises(ValueError, match="2 repeats"):
-        PrivatePlan.calibrated((LOGISTIC, LINEAR), SCHEMA, 800, 3, 1, Ledger(1.0, 1e-5), 1.0)
+        CrossoverPlan.calibrated((LOGISTIC, LINEAR), SCHEMA, 800, 3, 1, Ledger(1.0, 1e-5), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -140,22 +145,23 @@ def test_a_private_measurement_fits_into_its_ledger() -> None:
         {"n": None},
     ],
 )
-def test_a_damaged_plan_gives_one_line(change: dict[str, Any]) -> None:
-    plan = PrivatePlan.calibrated((LOGISTIC, LINEAR), SCHEMA, 800, 2, 2, Ledger(1.0, 1e-5), 1.0)
-    whole = plan.to_json() | {"learning_rates": {"logistic": [1.0, 1.0], "linear": [0.1, 0.4]}}
-    assert PrivatePlan.from_json(whole, SCHEMA, 1e-5) == plan
+def test_a_damaged_plan_gives_one_line(change: dict[str, Any], tmp_path: Path) -> None:
+    plan = CrossoverPlan.calibrated((LOGISTIC, LINEAR), SCHEMA, 800, 2, 2, Ledger(1.0, 1e-5), 1.0)
+    path = Run.at(tmp_path).folder / "measurement.json"
+    plan.keep(path, SCHEMA, {"logistic": (1.0, 1.0), "linear": (0.1, 0.4)})
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(DataError, match="cannot be read"):
-        PrivatePlan.from_json(whole | change, SCHEMA, 1e-5)
+        CrossoverPlan.read(path, SCHEMA, 1e-5)
 
 
 SIMPLE = LogisticPlan(2.0, 5.0, GaussianObjective(4.0), classes=3)
 PAIR = models_named("logistic-numeric,logistic")
-MEASUREMENT = PrivatePlan(PAIR, {model.name: (SIMPLE, SIMPLE) for model in PAIR}, (0.1, 0.2), 80, 2, 4.0)
+MEASUREMENT = CrossoverPlan(PAIR, {model.name: (SIMPLE, SIMPLE) for model in PAIR}, (0.1, 0.2), 80, 2, 4.0)
 RATES = {model.name: (1.0, 1.0) for model in PAIR}
 
 
 def measured(
-    folder: Path, plan: PrivatePlan = MEASUREMENT, seed: int = 0, rates: Any = RATES, stop_after: int = 10**6
+    folder: Path, plan: CrossoverPlan = MEASUREMENT, seed: int = 0, rates: Any = RATES, stop_after: int = 10**6
 ) -> Any:
     """On made-up rows that stand for private ones."""
     folder.mkdir(exist_ok=True)
@@ -166,8 +172,8 @@ def measured(
         if done == stop_after:
             raise KeyboardInterrupt
 
-    table = PlantedRows(SCHEMA, 100).draw(seed)[0]
-    return measured_privately(plan, SCHEMA, set_aside(table), rates, ledger, folder, progress)
+    table = SyntheticRows(SCHEMA, 100).draw(seed)[0]
+    return measure_privately(plan, SCHEMA, set_aside(table), rates, ledger, folder, progress)
 
 
 def test_a_measurement_goes_on_for_the_same_table_and_plan_only(
@@ -205,8 +211,8 @@ def test_a_measurement_goes_on_for_the_same_table_and_plan_only(
             measured(folder)
 
 
-def test_stand_ins() -> None:
-    planted = PlantedRows(SCHEMA, 300)
+def test_proxy_rows() -> None:
+    planted = SyntheticRows(SCHEMA, 300)
     one, again, other = planted.draw(1)[0], planted.draw(1)[0], planted.draw(2)[0]
     assert one.x.equals(again.x)
     assert not one.x.equals(other.x)
@@ -224,8 +230,8 @@ def test_stand_ins() -> None:
 def test_rehearsed_measures_every_model_at_every_epsilon() -> None:
     told: list[tuple[int, int]] = []
     models = models_named("logistic-numeric,logistic")
-    found = rehearsed(
-        models, SCHEMA, PlantedRows(SCHEMA, 500), 500, (0.01, 20.0), 1e-5, 3, lambda *step: told.append(step)
+    found = measure_on_proxy(
+        models, SCHEMA, SyntheticRows(SCHEMA, 500), 500, (0.01, 20.0), 1e-5, 3, lambda *step: told.append(step)
     )
     assert {name: values.shape for name, values in found.accuracies.items()} == {
         "logistic-numeric": (2, 3),
@@ -234,13 +240,13 @@ def test_rehearsed_measures_every_model_at_every_epsilon() -> None:
     assert found.accuracies["logistic"][1].mean() > found.accuracies["logistic"][0].mean() + 0.05  # less noise
     assert told == [(number, 16) for number in range(1, 17)]
     with pytest.raises(ValueError, match="2 repeats"):
-        rehearsed(models, SCHEMA, PlantedRows(SCHEMA, 500), 500, (1.0,), 1e-5, 1)
+        measure_on_proxy(models, SCHEMA, SyntheticRows(SCHEMA, 500), 500, (1.0,), 1e-5, 1)
 
 
 def test_bad_input() -> None:
-    assert default_grid(1.0, 3) == pytest.approx((0.01, 0.316, 10.0))
+    assert epsilon_grid(1.0, 3) == pytest.approx((0.01, 0.316, 10.0))
     with pytest.raises(ValueError, match="2 points"):
-        default_grid(1.0, 1)
+        epsilon_grid(1.0, 1)
     with pytest.raises(ValueError, match="no model"):
         models_named("linear,tree")
     words = Schema((Column("c", categories=("x", "y")),), SCHEMA.target)

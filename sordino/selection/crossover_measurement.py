@@ -1,13 +1,14 @@
-"""Accuracies of models for tables at several ε: free on a stand-in, or out of one ledger on the private table."""
+"""Accuracies of table models at several ε: free on proxy rows, or charged to one ledger on the private table."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,9 @@ from sordino.budget import Composed, Event, Gaussian, Ledger, Planned, Repeated,
 from sordino.data import DataError, Schema, Split
 from sordino.mechanisms import Streams, check_count_noise, noisy_accuracy, secret_from_seed
 from sordino.runs import Run
-from sordino.selection.stand_ins import StandIn
-from sordino.selection.table_models import Learner, Predict, PricedPlan, TableModel, classes_of, models_named
+from sordino.selection.crossover_epsilon import crossover_in_words, crossovers, curve, draw_crossover, winning_ranges
+from sordino.selection.proxy_rows import ProxyRows
+from sordino.selection.table_models import Predict, PricedPlan, TableModel, classes_of, models_named
 from sordino.selection.workflow_steps import keyed_steps, table_arrays
 
 _STEP_DOWN = 2.0
@@ -29,13 +31,13 @@ Rates = Mapping[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredAccuracies:
     """Accuracies (ε, repeats) of each model, from the simplest to the most complex."""
 
     epsilons: tuple[float, ...]
     accuracies: dict[str, NDArray[np.float64]]
     learning_rates: dict[str, tuple[float, ...]]
-    """The best found on the stand-in, of each model at each ε."""
+    """The best on the proxy rows, for each model at each ε."""
     where: str
     """What they were measured on, in words."""
 
@@ -47,8 +49,32 @@ class Measured:
             "learning_rates": {name: list(rates) for name, rates in self.learning_rates.items()},
         }
 
+    def report(
+        self, models: Sequence[TableModel], schema: Schema, target_epsilon: float, confidence: float = 0.95
+    ) -> dict[str, Any]:
+        """Which model is best at which ε, and where they cross, as JSON values."""
+        ranges = winning_ranges([curve(name, self.epsilons, values) for name, values in self.accuracies.items()])
+        best = next((each for each in ranges if target_epsilon <= each.high), ranges[-1])
+        return {
+            "parameters": {model.name: model.parameters(schema) for model in models},
+            "best": best.model,
+            "best_beyond_measured": target_epsilon > self.epsilons[-1],
+            "clear": best.clear,
+            "ranges": [vars(each) for each in ranges],
+            "crossovers": [
+                {"simple": simple, "complex": other, **found.to_json(), "words": crossover_in_words(found)}
+                for (simple, other), found in crossovers(self.epsilons, self.accuracies, confidence).items()
+            ],
+            **self.to_json(),
+        }
 
-def default_grid(target_epsilon: float, points: int) -> tuple[float, ...]:
+    def draw(self, path: Path, title: str, confidence: float = 0.95) -> None:
+        """The curves and their crossovers, as PNG."""
+        curves = [curve(name, self.epsilons, values) for name, values in self.accuracies.items()]
+        draw_crossover(curves, crossovers(self.epsilons, self.accuracies, confidence), path, title)
+
+
+def epsilon_grid(target_epsilon: float, points: int) -> tuple[float, ...]:
     """From a hundredth of the target to ten times it: a crossover beyond the target is of interest, too."""
     calibration.check_target(target_epsilon)
     if points < 2:
@@ -56,17 +82,17 @@ def default_grid(target_epsilon: float, points: int) -> tuple[float, ...]:
     return tuple(float(f"{value:.3g}") for value in np.geomspace(target_epsilon / 100, 10 * target_epsilon, points))
 
 
-def rehearsed(
+def measure_on_proxy(
     models: Sequence[TableModel],
     schema: Schema,
-    stand_in: StandIn,
+    proxy: ProxyRows,
     n: int,
     epsilons: Sequence[float],
     target_delta: float,
     repeats: int,
     on_progress: Progress = lambda done, total: None,
-) -> Measured:
-    """On public or made-up rows, with the noise that n private records need, and learning rates for each model and ε.
+) -> MeasuredAccuracies:
+    """On public or synthetic rows, with the noise that n private records need, and learning rates for each model and ε.
 
     Rates are chosen on a first draw of rows that the accuracies are not measured on.
 
@@ -75,48 +101,37 @@ def rehearsed(
     if repeats < 2:
         raise ValueError(f"intervals need at least 2 repeats, not {repeats}")
     classes = len(classes_of(schema))
-    plans = {m.name: [m.plan(schema, n, epsilon, target_delta) for epsilon in epsilons] for m in models}
+    plans = _plans(models, schema, n, epsilons, target_delta)
     total = len(epsilons) * sum(len(model.learning_rates) + repeats for model in models)
     done = count(1)
     rates: dict[str, tuple[float, ...]] = {}
     found = {model.name: np.empty((len(epsilons), repeats)) for model in models}
     for repeat in range(repeats + 1):
-        train, test = stand_in.draw(repeat)
+        train, test = proxy.draw(repeat)
         for model in models:
-            learner = model.learner(model.encode(schema, train.x), train.y, classes)
-            stage = _Stage(learner, model.encode(schema, test.x), test.y)
+            training = model.training_on(model.encode(schema, train.x), train.y, classes)
+            held_out = model.encode(schema, test.x)
             rehearsals = [model.rehearsal(plan, len(train), n) for plan in plans[model.name]]
-
-            def accuracy(plan: PricedPlan, rate: float, stage: _Stage = stage) -> float:
-                number = next(done)
-                value = stage.accuracy(plan, rate, seed=number)
-                on_progress(number, total)
-                return value
-
+            tried = [model.learning_rates] * len(epsilons) if repeat == 0 else [(r,) for r in rates[model.name]]
+            scores = []
+            for plan, learning_rates in zip(rehearsals, tried, strict=True):
+                row = []
+                for rate in learning_rates:
+                    number = next(done)
+                    predict = training.rehearse(plan, rate, Streams(secret_from_seed(number)))
+                    row.append(float((predict(held_out) == test.y).mean()))
+                    on_progress(number, total)
+                scores.append(row)
             if repeat == 0:
-                scores = [[accuracy(plan, rate) for rate in model.learning_rates] for plan in rehearsals]
                 rates[model.name] = tuple(model.learning_rates[int(np.argmax(row))] for row in scores)
             else:
-                pairs = zip(rehearsals, rates[model.name], strict=True)
-                found[model.name][:, repeat - 1] = [accuracy(plan, rate) for plan, rate in pairs]
-    return Measured(tuple(epsilons), found, rates, stand_in.words)
-
-
-class _Stage(NamedTuple):
-    """A model with public rows to learn from and others to be scored on."""
-
-    learner: Learner
-    inputs: NDArray[np.float32]
-    labels: NDArray[Any]
-
-    def accuracy(self, plan: PricedPlan, rate: float, seed: int) -> float:
-        predict = self.learner.rehearse(plan, rate, Streams(secret_from_seed(seed)))
-        return float((predict(self.inputs) == self.labels).mean())
+                found[model.name][:, repeat - 1] = [row[0] for row in scores]
+    return MeasuredAccuracies(tuple(epsilons), found, rates, proxy.words)
 
 
 @dataclass(frozen=True)
-class PrivatePlan:
-    """All that a private measurement will do, settled before it begins: so that it is priced as a whole."""
+class CrossoverPlan:
+    """All that a private measurement will do, fixed before it begins, so that it is priced as a whole."""
 
     models: tuple[TableModel, ...]
     plans: dict[str, tuple[PricedPlan, ...]]
@@ -141,7 +156,7 @@ class PrivatePlan:
         repeats: int,
         ledger: Ledger,
         target_epsilon: float,
-    ) -> PrivatePlan:
+    ) -> CrossoverPlan:
         """The largest ε that all trainings together leave within the target, and smaller ones below it.
 
         The parts train (of n records) and validation are disjoint, so that each may cost the whole target.
@@ -184,7 +199,7 @@ class PrivatePlan:
         return [(m, k, r) for m in self.models for k in range(len(self.epsilons)) for r in range(self.repeats)]
 
     def announcements(self) -> list[tuple[Event, str, str]]:
-        """For a ledger that opens with them, or is told before anything was drawn: then PLD prices the whole."""
+        """For a ledger that opens with them, before anything is drawn: then PLD prices the whole."""
         trials = [(self.plans[model.name][k].event, _what(model, self.epsilons[k], r)) for model, k, r in self.trials()]
         scores: list[tuple[Event, str, str]] = [
             (Gaussian(self.score_noise), _score_of(w), "validation") for _, w in trials
@@ -200,61 +215,79 @@ class PrivatePlan:
             "n": self.n,
         }
 
+    def keep(self, path: Path, schema: Schema, rates: Rates) -> None:
+        """In the folder of the measurement, to resume from."""
+        document = self.to_json() | {"learning_rates": {name: list(each) for name, each in rates.items()}}
+        Run(path.parent).write_json(path.name, document | {"schema": schema.to_json()})
+
     @classmethod
-    def from_json(cls, document: dict[str, Any], schema: Schema, target_delta: float) -> PrivatePlan:
-        """The same plan again, to go on with: noise follows from n, ε and δ. Learning rates beside it are checked."""
+    def read(cls, path: Path, schema: Schema, target_delta: float) -> tuple[CrossoverPlan, Rates]:
+        """The plan that `keep` has written, and its learning rates: noise follows from n, ε and δ."""
         try:
+            document = json.loads(path.read_text(encoding="utf-8"))
             epsilons = tuple(float(epsilon) for epsilon in document["epsilons"])
             models, n = models_named(",".join(document["models"])), int(document["n"])
             repeats, noise = int(document["repeats"]), float(document["score_noise"])
-            if len(epsilons) < 2 or repeats < 2 or not 0 < noise < np.inf:
+            rates = {name: tuple(map(float, each)) for name, each in document["learning_rates"].items()}
+            known = document["schema"]
+            sizes = {name: len(each) for name, each in rates.items()}
+            if len(epsilons) < 2 or repeats < 2 or sizes != {model.name: len(epsilons) for model in models}:
                 raise ValueError("no plan is like this")
-            if "learning_rates" in document:
-                _check_rates(document["learning_rates"], models, epsilons)
-            return cls(models, _plans(models, schema, n, epsilons, target_delta), epsilons, n, repeats, noise)
-        except (KeyError, TypeError, ValueError, OverflowError):
-            raise DataError("the plan of the measurement cannot be read: it is damaged or of another version") from None
+            if not all(0 < number < np.inf for number in (noise, *(rate for each in rates.values() for rate in each))):
+                raise ValueError("noise and learning rates are positive numbers")
+            if known == schema.to_json():
+                plans = _plans(models, schema, n, epsilons, target_delta)
+                return cls(models, plans, epsilons, n, repeats, noise), rates
+        except (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+            raise DataError(f"{path} cannot be read: it is damaged or not a file of sordino") from None
+        raise DataError(f"{path.parent} holds other settings: give the same schema, or another --out")
+
+    def check_same(self, models: Sequence[TableModel], points: int, repeats: int, n: int, folder: Path) -> None:
+        """Refuse to resume with other settings."""
+        if (self.models, len(self.epsilons), self.repeats, self.n) != (tuple(models), points, repeats, n):
+            raise ValueError(f"{folder} holds a measurement with other settings: give the same, or another --out")
 
 
-def measured_privately(
-    private: PrivatePlan,
+def measure_privately(
+    plan: CrossoverPlan,
     schema: Schema,
     parts: tuple[Split, Split],
     rates: Rates,
     ledger: Ledger,
     folder: Path,
     on_progress: Progress = lambda done, total: None,
-) -> Measured:
+) -> MeasuredAccuracies:
     """On the private table: trained on its part train, scored with noise on its part validation.
 
-    A trial that is finished in the folder is not trained, scored or paid for again, and one that was killed goes on.
+    A trial that is finished in the folder is not trained, scored or paid for again, and a killed one is resumed.
 
     Guarantee: each training is its plan's event on "train", each score a count that one record moves by at most 1 with
     Gaussian noise on "validation"; the ledger is charged before each. The learning rates must not come from the table.
     """
     train, validation = parts
     classes = len(classes_of(schema))
-    found = {model.name: np.empty((len(private.epsilons), private.repeats)) for model in private.models}
-    inputs = {model.name: model.encode(schema, validation.x) for model in private.models}
-    trials = private.trials()
+    found = {model.name: np.empty((len(plan.epsilons), plan.repeats)) for model in plan.models}
+    inputs = {model.name: model.encode(schema, validation.x) for model in plan.models}
+    trials = plan.trials()
     scores = [folder / f"{model.name}-{k}-{repeat}" / "score.json" for model, k, repeat in trials]
-    question = (private, schema, sorted((name, tuple(each)) for name, each in rates.items()))
+    settings = repr((plan, schema, sorted((name, tuple(each)) for name, each in rates.items())))
+    settings = settings.replace("CrossoverPlan", "PrivatePlan", 1)  # as earlier versions bound their keys to it
     data = table_arrays(schema, train, validation)
-    with keyed_steps(Run.at(folder), ledger, question, data, scores) as steps:
+    with keyed_steps(Run.at(folder), ledger, settings, data, scores) as steps:
         for number, (model, k, repeat) in enumerate(trials):
-            score, what = scores[number], _what(model, private.epsilons[k], repeat)
-            charge = Planned(Gaussian(private.score_noise), _score_of(what), "validation")
+            score, what = scores[number], _what(model, plan.epsilons[k], repeat)
+            charge = Planned(Gaussian(plan.score_noise), _score_of(what), "validation")
             if not score.exists():
                 run = Run.at(score.parent)
-                learner = model.learner(model.encode(schema, train.x), train.y, classes)
-                predict = learner.train(run, private.plans[model.name][k], rates[model.name][k], steps, what)
-                draw = partial(_scored, predict, inputs[model.name], validation.y, private.score_noise, charge.what)
+                training = model.training_on(model.encode(schema, train.x), train.y, classes)
+                predict = training.train(run, plan.plans[model.name][k], rates[model.name][k], steps, what)
+                draw = partial(_scored, predict, inputs[model.name], validation.y, plan.score_noise, charge.what)
                 steps.values(score, charge, draw, run.model.read_bytes())
             found[model.name][k, repeat] = steps.known(score, charge)["accuracy"]
             on_progress(number + 1, len(trials))
-    noise = private.score_noise / len(validation)
+    noise = plan.score_noise / len(validation)
     where = f"the private table: {len(train):,} records trained, {len(validation):,} scored (noise ±{noise:.2g})"
-    return Measured(private.epsilons, found, {name: tuple(each) for name, each in rates.items()}, where)
+    return MeasuredAccuracies(plan.epsilons, found, {name: tuple(each) for name, each in rates.items()}, where)
 
 
 def _scored(
@@ -267,15 +300,6 @@ def _plans(
     models: Sequence[TableModel], schema: Schema, n: int, epsilons: Sequence[float], delta: float
 ) -> dict[str, tuple[PricedPlan, ...]]:
     return {model.name: tuple(model.plan(schema, n, epsilon, delta) for epsilon in epsilons) for model in models}
-
-
-def _check_rates(rates: Any, models: Sequence[TableModel], epsilons: Sequence[float]) -> None:
-    """One for each model at each ε."""
-    if sorted(rates) != sorted(model.name for model in models):
-        raise ValueError("the learning rates are of other models")
-    for each in rates.values():
-        if len(each) != len(epsilons) or not all(0 < float(rate) < np.inf for rate in each):
-            raise ValueError("learning rates are positive numbers, one for each ε")
 
 
 def _together(plans: Mapping[str, tuple[PricedPlan, ...]], repeats: int) -> Event:

@@ -20,7 +20,7 @@ _LINEAR, _CURVED = 1.6, 1.2
 _CURVES = 16
 
 
-class StandIn(Protocol):
+class ProxyRows(Protocol):
     """Where free measurements come from."""
 
     @property
@@ -61,7 +61,7 @@ class PublicRows:
 
 
 @dataclass(frozen=True)
-class PlantedRows:
+class SyntheticRows:
     """Rows made up from the schema alone: uniform numbers, categories as frequent as 1/rank, labels of a planted model.
 
     Its log-odds have a linear part and a smaller curved one, so that a network gains on a linear model once the noise
