@@ -1,4 +1,4 @@
-"""Users' own files → examples. The kind is told by the name; whatever does not fit is refused in one line."""
+"""Users' own files → examples. The kind follows from the name; whatever does not fit is refused in one line."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def read_examples(path: str | Path) -> NDArray[Any] | pd.DataFrame:
 def read_cells(path: str | Path) -> pd.DataFrame:
     """The named columns of a .csv or .parquet file with every cell as it stands there: text in a CSV file.
 
-    For those who know from a schema what a column holds: nothing is guessed from the cells, so that 007 stays a word
-    and NA may be a category. A cell that is missing changes no other: whole numbers beside it stay whole.
+    To be read under a schema: nothing is guessed from the cells, so 007 stays a word and NA may be a category. A
+    missing cell changes no other: whole numbers beside it stay whole.
     """
     import pandas as pd
 
@@ -80,7 +80,7 @@ def read_cells(path: str | Path) -> pd.DataFrame:
 
 
 def cell_blocks(path: str | Path) -> tuple[int, Iterator[pd.DataFrame]]:
-    """The same, some rows at a time, since words take many times the memory of numbers; and how many rows at most."""
+    """The same in blocks of rows, since words take many times the memory of numbers; and an upper bound on the rows."""
     path = Path(path)
     suffix = _suffix(path)
     if suffix == ".parquet":
@@ -111,12 +111,12 @@ _ROWS = 2**16
 
 
 def _suffix(path: Path) -> str:
-    """The ending of a file's name that tells its kind."""
+    """The ending of a file's name that gives its kind."""
     return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
 
 
 def _content(path: Path) -> bytes:
-    """A file's bytes, gunzipped if need be."""
+    """A file's bytes, gunzipped if necessary."""
     data = read_bytes(path)
     if not data:
         raise DataError(f"{path} is empty (n=0)")
@@ -159,7 +159,7 @@ def _checked(array: NDArray[Any], path: Path) -> NDArray[Any]:
 
 
 def _csv_blocks(data: bytes, path: Path, typed: bool, rows: int | None) -> Iterator[pd.DataFrame]:
-    """Cells as numbers where a column has nothing else; not typed, all of them as text. Without `rows`, all at once."""
+    """Blocks of `rows` rows, or all at once. Typed: cells as numbers where a column has nothing else; else as text."""
     import pandas as pd
 
     check_text(data, path)
@@ -183,7 +183,7 @@ def _csv_blocks(data: bytes, path: Path, typed: bool, rows: int | None) -> Itera
     header = None if _is_data(first.split(",")) else 0
     with reading(path, "CSV"):
         names = [name.strip() for name in next(csv.reader([first], skipinitialspace=True), []) if name.strip()]
-    if header == 0 and len(set(names)) < len(names):  # pandas would rename the second, and nobody notice
+    if header == 0 and len(set(names)) < len(names):  # pandas would silently rename the second
         raise DataError(f"{path}: two columns have the same name; rename one")
     with _parsing(path):
         found = pd.read_csv(
@@ -259,7 +259,7 @@ def _parquet(data: bytes, path: Path) -> pd.DataFrame:
 
 
 def _parquet_blocks(path: Path) -> tuple[int, Iterator[pd.DataFrame]]:
-    """From the disk, unless it is gzipped: the file itself need not be in memory."""
+    """From the disk, unless it is gzipped: the file itself is not held in memory."""
     with reading(path, "data"), path.open("rb") as stream:
         start = stream.read(2)
     if not start:
@@ -287,7 +287,7 @@ def _parquet_blocks(path: Path) -> tuple[int, Iterator[pd.DataFrame]]:
 
 
 def _whole_numbers(kind: DataType) -> Any:
-    """What a column of whole numbers becomes: with a gap pandas would make it floats, all other cells too."""
+    """A nullable type for whole numbers: pandas would turn a column with a gap into floats."""
     import pandas as pd
     from pyarrow.types import is_integer
 
@@ -298,12 +298,12 @@ def _whole_numbers(kind: DataType) -> Any:
 
 
 def _check_parquet(file: ParquetFile, path: Path) -> None:
-    """Refuse a file whose values, written out, would not fit: repeated ones take next to nothing in it."""
+    """Refuse a file whose values would not fit once unpacked: repeated ones take next to no room in the file."""
     most, facts = most_bytes(), file.metadata
     groups = [facts.row_group(place) for place in range(facts.num_row_groups)]
     chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
     check_unpacked(sum(8 * chunk.num_values + chunk.total_uncompressed_size for chunk in chunks), path, most)
-    # No value is longer than all of its chunk. Where that bound is too much, they are counted.
+    # No value is longer than its whole chunk. Where that bound is too large, the values are counted.
     longest = [chunk.total_uncompressed_size for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"]
     counts = [chunk.num_values for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"]
     if sum(length * count for length, count in zip(longest, counts, strict=True)) <= most:
@@ -338,7 +338,7 @@ def _table(frame: pd.DataFrame, path: Path) -> NDArray[Any] | pd.DataFrame:
     return frame.to_numpy(np.float64, copy=True) if numeric else frame.reset_index(drop=True)
 
 
-# A photo of the largest cameras has more; nothing here learns from images of that size.
+# The largest cameras take larger photos; nothing here learns from images of that size.
 _MOST_MEGAPIXELS = 50
 
 
@@ -378,7 +378,7 @@ def _pictures(folder: Path) -> NDArray[np.uint8]:
     for path in paths:
         pictures.append(_picture(read_bytes(path), path))
         if len(pictures) == 1:
-            # Each is kept until all are there, and then copied in three channels.
+            # All are held at once, then copied in three channels.
             check_unpacked(2 * 3 * len(paths) * pictures[0].width * pictures[0].height, folder)
         if pictures[-1].size != pictures[0].size:
             sizes = [f"{p.width}×{p.height}" for p in (pictures[-1], pictures[0])]

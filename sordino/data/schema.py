@@ -31,11 +31,11 @@ _DOMAIN = (
     "narrow them out of the budget), or infer the schema from a public file"
 )
 _KEYS = {"categories", "bounds", "absent"}
-# Beyond so many words a column is a name or a number of something, not a category.
+# A column with more different words than this is an identifier, not a category.
 _MOST_CATEGORIES = 1000
-# A target of so few whole numbers is read as classes when a schema is inferred.
+# A target with no more different whole numbers than this is taken as classes when a schema is inferred.
 _MOST_NUMBERED_CLASSES = 20
-# A whole number where it is written as a float: a column with gaps is one in most formats.
+# A whole number written as a float, as most formats do in columns with gaps.
 _WHOLE = re.compile(r"^(-?\d+)\.0$")
 
 
@@ -44,6 +44,12 @@ class Schema:
     """Which columns of a table are used, in which order, with the public domain of each, and what is to be predicted.
 
     A target with categories makes a classification, one with bounds a regression. Everything in here is public.
+
+    >>> work = {"categories": ["office", "field"]}
+    >>> columns = {"age": {"bounds": [17, 90]}, "work": work}
+    >>> schema = Schema.from_json({"columns": columns, "target": {"days sick": {"bounds": [0, 365]}}})
+    >>> [column.name for column in schema.columns], schema.target.bounds
+    (['age', 'work'], (0.0, 365.0))
     """
 
     columns: tuple[Column, ...]
@@ -63,7 +69,7 @@ class Schema:
 
     @classmethod
     def read(cls, path: str | Path) -> Schema:
-        """From a JSON file, in the form of this module's first lines."""
+        """From a JSON file, in the form shown at the top of this module."""
         path = Path(path)
         content = text(read_bytes(path), path)
         with reading(path, "schema"):
@@ -91,7 +97,7 @@ class Schema:
 
     @classmethod
     def of(cls, facts: Facts, target: str = "target") -> Schema:
-        """The schema of a named table; the target has no documented name of its own."""
+        """The schema of a named table, whose target has no documented name."""
         if facts.columns is None:
             raise DataError(f"this needs a table with columns, and the dataset's examples are of the kind {facts.kind}")
         return cls(facts.columns, Column(target, facts.classes, facts.target_range))
@@ -186,19 +192,19 @@ def read_table(path: str | Path, schema: Schema) -> Split:
 
 
 def read_inputs(path: str | Path, columns: tuple[Column, ...]) -> pd.DataFrame:
-    """The same of rows whose target is not known, or not asked for."""
+    """The same without the target."""
     return _read(path, columns, None)[0]
 
 
 def _read(
     path: str | Path, columns: tuple[Column, ...], target: Column | None
 ) -> tuple[pd.DataFrame, NDArray[Any] | None]:
-    """Numbers and places among categories, made of a block of the file's cells after another."""
+    """Numbers and category codes, one block of the file's cells after another."""
     import pandas as pd
 
     wanted = [*columns, *([] if target is None else [target])]
     most, blocks = cell_blocks(path)
-    # Room for the most rows that there may be: pages that are never written take no memory.
+    # Room for as many rows as there may be: pages that are never written take no memory.
     found = {c.name: np.empty(most, np.float64 if c.categories is None else np.int32) for c in wanted}
     row = 0
     for cells in blocks:
@@ -213,12 +219,12 @@ def _read(
             index = pd.Index(column.categories)
             content[column.name] = pd.Categorical.from_codes(content[column.name], categories=index)
     labels = None if target is None else content.pop(target.name)
-    # Without a copy in blocks of columns of one kind, which would be as much memory again.
+    # copy=False: pandas would otherwise copy columns of one type into one block, and double the memory.
     return pd.DataFrame(content, copy=False), labels
 
 
 def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, in which a name that is there twice would silently mean its last."""
+    """A JSON object; of a repeated name Python would silently keep the last."""
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
@@ -237,7 +243,7 @@ def _refuse_missing(cells: pd.DataFrame, wanted: list[Column], target: Column | 
 
 
 def _check(column: Column) -> None:
-    """Refuse a domain that is none, with what to do."""
+    """Refuse an invalid domain, saying what to do."""
     name = repr(column.name)
     if column.categories is None and column.bounds is None:
         raise DataError(
@@ -309,13 +315,13 @@ def _inferred(name: str, cells: pd.Series[Any], where: object, is_target: bool) 
 
 
 def _words(cells: pd.Series[Any]) -> pd.Series[Any]:
-    """Each cell as text without surrounding blanks; what is missing stays missing, and the number 1.0 is the word 1."""
+    """Each cell as text without surrounding blanks; missing cells stay missing, and the number 1.0 is the word 1."""
     words = cells.astype("string").str.strip()
     return words.str.replace(_WHOLE, r"\1", regex=True) if cells.dtype.kind == "f" else words
 
 
 def _as_numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
-    """Each cell as a number, NaN where it is none: a date or a truth value written as a word is none."""
+    """Each cell as a number, NaN where it is not one: dates and truth values written as words are not."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(cells) and not pd.api.types.is_complex_dtype(cells):
@@ -324,16 +330,16 @@ def _as_numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
 
 
 def _numbers(cells: pd.Series[Any], column: Column, where: object, row: int) -> NDArray[np.float64]:
-    """Of cells that begin at this row of the file."""
+    """`row` is the number of the first cell in the file."""
     numbers = _as_numbers(cells)
     _refuse_first(~np.isfinite(numbers), column.name, where, row, "not a finite number")
     return numbers
 
 
 def _codes(cells: pd.Series[Any], column: Column, where: object, row: int) -> NDArray[np.int32]:
-    """The place of each cell among the categories; a missing cell is the empty word, as in a CSV file.
+    """The index of each cell's category; a missing cell is the empty word, as in a CSV file.
 
-    A word that is not declared may be a number that another format writes otherwise: 1 and 1.0 are one then.
+    Words that are not declared are also compared as numbers, which formats write differently: 1 and 1.0.
     """
     places = {word.strip(): place for place, word in enumerate(column.categories or ())}
     numbers = {_WHOLE.sub(r"\1", word): place for word, place in places.items()}
@@ -345,7 +351,7 @@ def _codes(cells: pd.Series[Any], column: Column, where: object, row: int) -> ND
 
 
 def _refuse_first(wrong: NDArray[np.bool_], name: str, where: object, row: int, what: str) -> None:
-    """Name the first wrong cell by its place."""
+    """Name the first wrong cell by row and column."""
     if wrong.any():
         first = row + int(wrong.argmax()) + 1
         raise DataError(f"{where}, row {first}, column {name!r}: {what}; correct or drop the row")
