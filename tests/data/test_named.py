@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sordino.data import DataError, Split, cache_folder, load, locate, names
+from sordino.data import DataError, Schema, Split, cache_folder, load, locate, names
 from sordino.data.decoders import DECODERS
 from sordino.data.named import declared, digest
 from sordino.data.raw_files import Files
@@ -382,3 +382,49 @@ def test_empty_files_are_refused(copy, tmp_path, name):
         file.write_bytes(b"")
     with pytest.raises(DataError):
         load(name, cache=tmp_path)
+
+
+PETS = """
+[pets]
+what = "weights of pets"
+task = "classification"
+kind = "table"
+classes = "cat dog"
+shape = [2]
+n_train = 4
+n_test = 1
+source = "https://example.org/pets"
+licence = "CC0"
+protected = "one pet"
+[[pets.sources]]
+kind = "web"
+address = "https://example.org/"
+[[pets.forms]]
+folder = "pets"
+format = "table"
+train = ["pets.csv"]
+test_rows = 1
+[pets.columns]
+weight.bounds = [0, 100]
+colour.categories = "black white"
+"""
+
+
+@pytest.fixture
+def declared_pets(tmp_path, monkeypatch):
+    """Another file of declarations, with one dataset."""
+    (tmp_path / "datasets.toml").write_text(PETS)
+    monkeypatch.setattr("sordino.data.named._DECLARATIONS", tmp_path / "datasets.toml")
+    declared.cache_clear()
+    yield
+    declared.cache_clear()
+
+
+def test_a_new_dataset_is_one_entry(tmp_path, declared_pets):
+    (tmp_path / "pets").mkdir()
+    (tmp_path / "pets" / "pets.csv").write_text("4,black,cat\n30,white,dog\n5,white,cat\n12,black,dog\n3,white,cat\n")
+    assert names() == ("pets",)
+    pets = load("pets", cache=tmp_path)
+    assert (len(pets.train), len(pets.test), pets.facts.classes) == (4, 1, ("cat", "dog"))
+    assert Schema.of(pets.facts).columns[1].categories == ("black", "white")
+    assert declared()["pets"].sources[0].members == {"pets.csv": "pets.csv"}
