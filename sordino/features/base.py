@@ -1,4 +1,4 @@
-"""A feature is a fixed function of one example; `a >> b` is one after the other."""
+"""Features: fixed functions of one example. `a >> b` applies one after the other."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -8,14 +8,20 @@ from numpy.typing import NDArray
 
 
 class Feature:
-    """A batch of examples in, a batch of descriptions out.
+    """From a batch of examples to a batch of features.
 
-    Guarantee: what is told of an example is a function of that example and of public constants alone, so it costs no
-    privacy. Subclasses are frozen dataclasses whose repr names every constant: what is stored is found again by it.
+    Guarantee: the features of an example are a function of that example and of public constants alone, so they cost no
+    privacy. Subclasses are frozen dataclasses whose repr names every constant: stored features are found by it.
+
+    >>> import numpy as np
+    >>> from sordino.features import GroupNorm, Pixels, Scattering
+    >>> features = Pixels() >> Scattering(J=2) >> GroupNorm(27)
+    >>> features(np.zeros((10, 28, 28), np.uint8)).shape
+    torch.Size([10, 81, 7, 7])
     """
 
     revision: ClassVar[int] = 1
-    """To be raised with every change of the numbers: what an older revision stored is then left alone."""
+    """Raised with every change of the numbers, so that features stored by an older revision are not used."""
 
     @property
     def identity(self) -> str:
@@ -49,8 +55,8 @@ def _steps(feature: Feature) -> tuple[Feature, ...]:
     return feature.steps if isinstance(feature, Chain) else (feature,)
 
 
-# Around what rounds examples to single precision: numbers too large for it become infinite, and no warning shows that
-# such an example is there.
+# For rounding examples to single precision: numbers too large for it become infinite, and no warning may reveal that
+# there is such an example.
 without_warning = np.errstate(over="ignore", invalid="ignore")
 
 

@@ -21,7 +21,7 @@ _EPSILON = 1e-3
 
 
 class SameConv(nn.Conv2d):
-    """A convolution padded as TensorFlow's "SAME": what is odd goes below and to the right."""
+    """A convolution padded as TensorFlow's "SAME": an odd margin is larger below and to the right."""
 
     def forward(self, x: Tensor) -> Tensor:
         kernel, stride = self.kernel_size[0], self.stride[0]
@@ -40,7 +40,7 @@ def _unit(
 
 
 class Block(nn.Module):
-    """Widen, filter each channel, narrow; beside a shortcut where the shape stays."""
+    """Widen, filter each channel, narrow; with a shortcut where the shape stays the same."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -83,10 +83,10 @@ class EfficientNetLite(nn.Module):
         return scores
 
     def load_published(self, state: Mapping[str, Tensor]) -> None:
-        """Weights under the names of the packages that carry them, which list the same layers in the same order."""
+        """Load weights under the names of the packages that carry them; the layers have the same order."""
         own = list(self.state_dict())
         if [name.rpartition(".")[2] for name in own] != [name.rpartition(".")[2] for name in state]:
-            raise ValueError("these weights are of another network")
+            raise ValueError("these weights belong to another network")
         self.load_state_dict(dict(zip(own, state.values(), strict=True)))
 
 
@@ -98,7 +98,7 @@ def _rounded(channels: float) -> int:
 
 @dataclass(frozen=True)
 class _Convolution:
-    """A convolution with its batch norm folded into it, and what follows it: with oneDNN in one pass over memory."""
+    """A convolution with its batch norm folded in, and its activation: with oneDNN in one pass over memory."""
 
     weight: Tensor
     bias: Tensor
@@ -125,10 +125,10 @@ class _Convolution:
 
 
 class Folded:
-    """The features of a network in evaluation mode, for images of one size that come turned by 180°.
+    """The features of a network in evaluation mode, without gradients, for images of one size turned by 180°.
 
     Turned, TensorFlow's odd padding is above and to the left, where a convolution's ordinary padding puts it: no image
-    need be copied into a frame. The mean over the image does not see the turn. Nothing here asks for gradients.
+    need be copied into a frame. The mean over the image is the same either way.
     """
 
     def __init__(self, network: EfficientNetLite, side: int, block: int) -> None:

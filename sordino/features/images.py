@@ -25,6 +25,8 @@ class Pixels(Feature):
     """Images (N, H, W) or (N, H, W, C) in uint8 → float32 (N, C, H, W): from [0, white] to [0, 1], then standardised.
 
     Mean and deviation are public constants, one for each channel or one for all.
+
+    Guarantee: a function of one image: it costs no privacy.
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -69,7 +71,7 @@ class MaxPool(Feature):
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ValueError(f"squares are at least 1 wide, not {self.size}")
+            raise ValueError(f"size must be at least 1, not {self.size}")
 
     def __call__(self, batch: Tensor) -> Tensor:
         if batch.ndim != 4 or min(batch.shape[2:]) < self.size:
@@ -108,7 +110,7 @@ class OrientedGradients(Feature):
         angles = torch.arange(self.directions) * (2 * torch.pi / self.directions)
         response = across[:, None] * angles.cos()[:, None, None] + down[:, None] * angles.sin()[:, None, None]
         cells = functional.avg_pool2d(functional.relu(response), self.cell, stride=self.cell // 2)
-        # Contrast is a matter of ink and light: compare each cell with its surroundings only.
+        # Contrast depends on ink and light: compare each cell with its surroundings only.
         energy = functional.avg_pool2d(cells.square().sum(dim=1, keepdim=True), 3, stride=1, padding=1)
         cells = cells / (energy + 1e-4).sqrt()
         vectors = cells.flatten(1)

@@ -1,4 +1,4 @@
-"""Principal components (PCA): vectors → coordinates along a few directions, told by public or by private vectors."""
+"""Principal components (PCA): vectors → coordinates along a few directions, learned from public or private vectors."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -19,10 +19,14 @@ _BLOCK = 4096
 
 @dataclass(frozen=True, eq=False)
 class Projection(Feature):
-    """Vectors (B, …), flattened, less a mean, along k orthonormal directions: (B, k).
+    """Vectors (B, …), flattened, minus a mean, along k orthonormal directions: (B, k).
 
-    Guarantee: given the mean and the directions, which must be public or privately told, a function of each example
+    Guarantee: given the mean and the directions, which must be public or released privately, a function of each example
     alone.
+
+    >>> import numpy as np
+    >>> Projection.of_public(np.random.default_rng(0).normal(size=(100, 8)), components=2)(np.zeros((5, 8))).shape
+    (5, 2)
     """
 
     mean: Array = field(repr=False)
@@ -45,7 +49,7 @@ class Projection(Feature):
     def of_public(cls, vectors: NDArray[Any], components: int) -> "Projection":
         """The principal components of vectors (n, …): the caller vouches that they are PUBLIC.
 
-        Guarantee: none for the vectors given, so of public ones it costs nothing.
+        Guarantee: none for the vectors given.
         """
         return cls(*_principal(*_moments(_flat(vectors)), components))
 
@@ -59,7 +63,7 @@ class Projection(Feature):
         part: str = "train",
         streams: Streams | None = None,
     ) -> "Projection":
-        """The leading directions of the privately told second moments of vectors (n, …); see `SecondMoments`.
+        """The leading directions of privately released second moments of vectors (n, …); see `SecondMoments`.
 
         Guarantee: the one Gaussian event of the moments; the directions are post-processing of them (Dwork et al. 2014,
         "Analyze Gauss"). Without the mean they are directions of mean squares and nothing is subtracted.
@@ -71,7 +75,7 @@ class Projection(Feature):
 
     @classmethod
     def not_private(cls, vectors: NDArray[Any], components: int, ledger: Ledger) -> "Projection":
-        """The exact principal components of private vectors, as papers do that leave this out of their budget.
+        """The exact principal components of private vectors, as in papers that leave them out of their budget.
 
         Guarantee: none; charged as not private (ε = ∞), which a ledger with a target refuses.
         """
@@ -84,13 +88,13 @@ class Projection(Feature):
 
 def _flat(vectors: NDArray[Any]) -> NDArray[Any]:
     if vectors.ndim < 2 or 0 in vectors.shape:
-        raise DataError(f"expected vectors (n, …) with something in them, not an array {vectors.shape}")
+        raise DataError(f"expected vectors (n, …) that are not empty, not an array {vectors.shape}")
     return vectors.reshape(len(vectors), -1)
 
 
 def _check(components: int, width: int) -> None:
     if not 1 <= components <= width:
-        raise ValueError(f"there are 1 to {width} principal components, not {components}")
+        raise ValueError(f"components must be from 1 to {width}, not {components}")
 
 
 def _moments(flat: NDArray[Any]) -> tuple[Array, Array]:

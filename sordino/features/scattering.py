@@ -1,11 +1,10 @@
 """Scattering: an image's wavelet moduli, averaged (Bruna & Mallat 2013), as T&B use them.
 
 Convolve with a wavelet, take the modulus, average: edges by scale and direction. The moduli convolved again give the
-second order: how edges go together. A function of one example alone, with constants fixed in advance, so it costs no
-privacy. The transform is kymatio's, as a few large products of real matrices over a whole block of images. Moduli are
-real, so they are analysed into cosines and sines of each side, which takes a quarter of the work of complex transforms;
-a wavelet with subsampling is then a small matrix at each frequency (`wavelets.py` has them), and averages are products
-with a band matrix.
+second order: how edges occur together. The transform is kymatio's, as a few large products of real matrices over a
+whole block of images. Moduli are real, so they are analysed into cosines and sines of each side, which takes a quarter
+of the work of complex transforms; a wavelet with subsampling is then a small matrix at each frequency (`wavelets.py`
+has them), and averages are products with a band matrix.
 """
 
 import math
@@ -28,7 +27,14 @@ _BLOCK_BYTES = 2**23
 
 @dataclass(frozen=True)
 class Scattering(Feature):
-    """Images (B, C, H, W) → (B, C·K, H/2^J, W/2^J) in float32: K = 1 + L·J, and L²·J·(J−1)/2 more at order 2."""
+    """Images (B, C, H, W) → (B, C·K, H/2^J, W/2^J) in float32: K = 1 + L·J, and L²·J·(J−1)/2 more at order 2.
+
+    Guarantee: a function of one image and of constants fixed in advance: it costs no privacy.
+
+    >>> import torch
+    >>> Scattering(J=2)(torch.rand(4, 1, 28, 28)).shape
+    torch.Size([4, 81, 7, 7])
+    """
 
     J: int = 2
     L: int = 8
@@ -154,9 +160,9 @@ class _Transform:
         return moduli.addcmul_(imaginary, imaginary).sqrt_().view(height, width, self._L, images)
 
     def _memory(self, order: int, like: Tensor, name: str, *shape: int) -> Tensor:
-        """The calling thread's own, kept from block to block: fresh pages cost as much as the products.
+        """The calling thread's own, reused from block to block: fresh pages cost as much as the products.
 
-        The two orders have memory of their own, since the first's moduli are what the second starts from.
+        The two orders have separate memory, since the second starts from the moduli of the first.
         """
         kept: dict[Any, Tensor] = self._kept.__dict__
         size = math.prod(shape)

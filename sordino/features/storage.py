@@ -29,7 +29,7 @@ from sordino.features.base import Chain, Feature, as_array
 from sordino.mechanisms import data_tag
 
 STATE = "SORDINO_STATE"
-"""Names the folder of the user's secret, where there is no home."""
+"""The environment variable that names the folder of the user's secret."""
 _FORMAT = 3
 _BLOCK = 500
 _PARTS = f"v{_FORMAT}-"  # those of other versions may be held without a lock
@@ -46,12 +46,18 @@ def stored(
     cache: Path | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> NDArray[Any]:
-    """The examples' descriptions, read-only, from the cache or else computed into it.
+    """The examples' features, read-only, from the cache or else computed into it.
 
-    The file is named by an HMAC of the examples, the feature's constants, the type and the version of this package,
-    and ends in an HMAC of its content, both under a secret of the user's: the name does not even confirm a guess of
-    the examples, and what was damaged is found and computed again. The content tells as much as the examples
-    themselves: folder and files are readable to their owner only.
+    The file is named by an HMAC of the examples, the feature's constants, the type and the version of this package, and
+    ends in an HMAC of its content, both under the user's secret: the name does not confirm a guess of the examples, and
+    a damaged file is found and computed again. The content reveals as much as the examples themselves: folder and files
+    are readable by their owner only.
+
+    >>> import tempfile, numpy as np
+    >>> from sordino.features import Pixels
+    >>> with tempfile.TemporaryDirectory() as cache:
+    ...     stored(Pixels(), np.zeros((10, 4, 4), np.uint8), cache=cache).shape
+    (10, 1, 4, 4)
     """
     if dtype not in ("float32", "float16"):
         raise ValueError(f"features are stored in float32 or float16, not {dtype}")
@@ -68,13 +74,13 @@ def stored(
 
 
 def _secret(cache: Path | None) -> bytes:
-    """The user's, made at its first use; a cache that is given has one of its own."""
+    """The user's secret, made at its first use; a cache folder that is given has its own."""
     folder = Path(os.environ.get(STATE) or user_state_dir("sordino")) if cache is None else Path(cache)
     path = folder / "features.key"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".features.key.lock", mode=0o600):
-            if not path.exists() or path.stat().st_size != _SECRET:  # without it, nothing that is stored is found
+            if not path.exists() or path.stat().st_size != _SECRET:  # without it, nothing stored is found
                 write_durably(path, secrets.token_bytes(_SECRET), mode=0o600)
             path.chmod(0o600)
             return path.read_bytes()
@@ -91,7 +97,7 @@ def _path(folder: Path, secret: bytes, feature: Feature, examples: NDArray[Any],
 
 
 def _intact(path: Path, secret: bytes) -> bool:
-    """Whether the file is there and holds what was written into it; a damaged one is said to be so."""
+    """Whether the file exists and holds what was written; warns of a damaged one."""
     try:
         left = path.stat().st_size - _TAG
         mac = hmac.new(secret, digestmod=hashlib.sha256)
@@ -113,12 +119,12 @@ def _intact(path: Path, secret: bytes) -> bool:
 
 
 def _remaining(feature: Feature, examples: NDArray[Any], folder: Path, secret: bytes) -> tuple[Feature, Any]:
-    """What there is to do, and to what: the last steps of a chain may find on disk what the steps before them left."""
+    """The steps still to do, and their input: the result of a chain's first steps may be on disk already."""
     steps = feature.steps if isinstance(feature, Chain) else ()
     for done in range(len(steps) - 1, 0, -1):
         path = _path(folder, secret, Chain(steps[:done]), examples, "float32")
         if _intact(path, secret):
-            # Copy on write: torch wants what it could write on.
+            # Copy on write: torch wants writable memory.
             return Chain(steps[done:]), torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
     return feature, examples
 
@@ -131,7 +137,7 @@ def _compute(
     secret: bytes,
     on_progress: Callable[[int], None],
 ) -> None:
-    """Under another name until it is whole, so that a killed process leaves nothing that looks finished."""
+    """Written under another name until complete, so that a killed process leaves nothing that looks finished."""
     first = as_array(feature(examples[:_BLOCK]))
     shape = (len(examples), *first.shape[1:])
     needed, free = math.prod(shape) * dtype.itemsize, shutil.disk_usage(path.parent).free
@@ -161,7 +167,7 @@ def _compute(
 
 @contextmanager
 def _part(folder: Path) -> Iterator[tuple[IO[bytes], str]]:
-    """A file to write, the owner's only, locked for as long as its writer lives."""
+    """A file to write, readable by its owner only and locked for as long as its writer lives."""
     while True:
         handle, name = tempfile.mkstemp(dir=folder, prefix=_PARTS, suffix=".part")
         with suppress(OSError):  # not every file system has locks
@@ -177,7 +183,7 @@ def _part(folder: Path) -> Iterator[tuple[IO[bytes], str]]:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """What killed processes were writing: nobody holds its lock."""
+    """Remove what killed processes were writing: files without a lock."""
     for path in folder.glob(f"{_PARTS}*.part"):
         with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

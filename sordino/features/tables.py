@@ -1,4 +1,4 @@
-"""Tables and vectors of numbers → vectors on a public scale: documented categories and bounds, never the rows' own."""
+"""Tables and vectors → vectors on a public scale: by documented categories and bounds, never those of the rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,13 +34,23 @@ class Scaled(Feature):
 
 @dataclass(frozen=True)
 class OneHot(Feature):
-    """Rows of a table → numbers scaled to [0, 1] by public bounds, and an indicator for each documented category."""
+    """Rows of a table → numbers scaled to [0, 1] by public bounds, and an indicator for each documented category.
+
+    Guarantee: a function of one row and of the public schema: it costs no privacy.
+
+    >>> import pandas as pd
+    >>> from sordino.data import Column
+    >>> columns = [Column("age", bounds=(0, 100)), Column("smokes", categories=("no", "yes"))]
+    >>> OneHot(columns)(pd.DataFrame({"age": [25, 50], "smokes": ["yes", "no"]}))
+    array([[0.25, 0.  , 1.  ],
+           [0.5 , 1.  , 0.  ]], dtype=float32)
+    """
 
     columns: Sequence[Column]
 
     @property
     def owners(self) -> NDArray[np.intp]:
-        """For each number of a row the place of the column that it comes from."""
+        """For each number of a row, the index of the column it comes from."""
         widths = [1 if column.categories is None else len(column.categories) for column in self.columns]
         return np.repeat(np.arange(len(widths)), widths)
 
@@ -56,7 +66,7 @@ class OneHot(Feature):
     def _encode(self, column: Column, values: "pd.Series[Any]", into: NDArray[np.float32]) -> None:
         if column.bounds is not None:
             low, high = column.bounds
-            # Cut first: a number that overflows on the way would show itself in a warning.
+            # Clip first: a number that overflows later would reveal itself in a warning.
             within = np.clip(_numbers(column, values), low, high)
             into[:, 0] = np.clip((within - low) / (high - low), 0, 1)
             return
@@ -70,10 +80,10 @@ class OneHot(Feature):
 
 @dataclass(frozen=True)
 class CentredOneHot(Feature):
-    """The same about the middle of each domain: an indicator less 1/m (of m categories), a number less ½.
+    """One-hot rows about the middle of each domain: an indicator minus 1/m (of m categories), a number minus ½.
 
-    Rows get shorter by it, so that the same noise hides them at a lower price in accuracy; the weights of a model with
-    a bias can say the same. Numbers with public `cuts` become indicators of the bins between them.
+    Rows are shorter, so that the same noise costs less accuracy, and a model with a bias loses nothing. Numbers with
+    public `cuts` become indicators of the bins between them.
     """
 
     columns: Sequence[Column]
@@ -83,9 +93,9 @@ class CentredOneHot(Feature):
         numeric = {column.name for column in self.columns if column.bounds is not None}
         for name, cuts in self.cuts.items():
             if name not in numeric:
-                raise DataError(f"there are cuts for {name!r}, which is no column of numbers here")
+                raise DataError(f"there are cuts for {name!r}, which is not a column of numbers")
             if not cuts or not np.isfinite(cuts).all() or any(not low < high for low, high in pairwise(cuts)):
-                raise DataError(f"the cuts of {name!r} must be finite numbers, each above the one before")
+                raise DataError(f"the cuts of {name!r} must be finite and increasing")
 
     @property
     def width(self) -> int:
@@ -93,7 +103,7 @@ class CentredOneHot(Feature):
 
     @property
     def row_norm(self) -> float:
-        """The greatest norm of a row with a 1 for the bias: public, reached where uncut numbers lie at bounds."""
+        """The largest norm of a row with a 1 for the bias: public, reached where numbers without cuts lie at bounds."""
         squares = [0.25 if self._is_number(column) else 1 - 1 / self._size(column) for column in self.columns]
         return sqrt(1 + sum(squares))
 
@@ -125,10 +135,10 @@ def neutral_cuts(columns: Sequence[Column], bins: int = 10) -> dict[str, tuple[f
     """Cuts of every column of numbers into bins of equal width, from its public bounds alone.
 
     Where numbers from zero up span a factor of a thousand or more, as amounts do, the widths are equal in log(1 + x):
-    most records of such a column would else lie in the first bin.
+    most records of such a column would otherwise fall into the first bin.
     """
     if bins < 2:
-        raise DataError(f"cuts make at least 2 bins, not {bins}")
+        raise DataError(f"bins must be at least 2, not {bins}")
     found: dict[str, tuple[float, ...]] = {}
     for column in columns:
         if column.bounds is not None:
@@ -137,7 +147,7 @@ def neutral_cuts(columns: Sequence[Column], bins: int = 10) -> dict[str, tuple[f
                 edges = np.expm1(np.linspace(np.log1p(low), np.log1p(high), bins + 1))
             else:
                 edges = np.linspace(low, high, bins + 1)
-            # Far from zero neighbouring numbers may be one to a float: fewer cuts then, or none.
+            # Far from zero, neighbouring edges may be the same float: fewer cuts then, or none.
             inside = np.unique(edges[(edges > low) & (edges < high)])
             if len(inside):
                 found[column.name] = tuple(inside.tolist())
@@ -161,7 +171,7 @@ def _refuse_missing(columns: Sequence[Column], table: "pd.DataFrame") -> None:
 
 
 def _numbers(column: Column, values: "pd.Series[Any]") -> NDArray[np.float64]:
-    from pandas import to_numeric  # half a second that runs on images need not wait for
+    from pandas import to_numeric  # pandas takes half a second to load, which images do not need
 
     numbers = to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
     _refuse_first(~np.isfinite(numbers), column, "is not a number")

@@ -1,5 +1,4 @@
 from . import batches as batches
-from . import precision as precision
 from .batches import Loss as Loss
 from .clipping import Automatic as Automatic
 from .clipping import Clipping as Clipping
@@ -12,8 +11,8 @@ from .engine import Clipped as Clipped
 from .engine import ClippedGradients as ClippedGradients
 from .mixing import ExamplesMixError as ExamplesMixError
 from .per_example_gradients import OuterProducts as OuterProducts
+from .precision import full_precision as full_precision
 from .precision import narrow_operation as narrow_operation
-from .precision import unshortened as unshortened
 from .repairing import repair as repair
 from .rules import register_rule as register_rule
 from .tuning import Choices as Choices

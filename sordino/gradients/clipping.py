@@ -1,4 +1,4 @@
-"""How an example's gradient is scaled before it is summed. Every policy bounds what one example adds by l2_clip."""
+"""How an example's gradient is scaled before it is summed. Every policy bounds an example's contribution by l2_clip."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Clipping(Protocol):
-    """Splits the parameters into groups and turns each example's norms, a column a group, into factors.
+    """Splits the parameters into groups and turns each example's norms, a column for each group, into factors.
 
     Guarantee: an example whose groups have the norms n contributes a vector of norm √Σ(factor·n)² ≤ l2_clip.
     """
@@ -58,7 +58,7 @@ class Automatic:
 
 @dataclass(frozen=True)
 class PerLayer:
-    """Each layer's part of the gradient has a clip of its own, a share of l2_clip (McMahan et al. 2018).
+    """Each layer's part of the gradient has its own clip, a share of l2_clip (McMahan et al. 2018).
 
     `shares` weighs layers by name (the part of a parameter's name before its last dot); the clips are
     l2_clip·share/√Σ share², so that together they bound the example by l2_clip. Without shares all are equal.

@@ -16,7 +16,7 @@ from sordino.gradients.dry_runs import keep_buffers, without_side_effects
 from sordino.gradients.fallback import WholeGradients
 from sordino.gradients.layer_rules import Strategy
 from sordino.gradients.per_example_gradients import MeasuredGradient, WholeGradient
-from sordino.gradients.precision import unshortened, without_autocast
+from sordino.gradients.precision import full_precision, without_autocast
 from sordino.gradients.tracked_parameters import NoRuleError
 from sordino.gradients.tuning import Choices
 
@@ -26,9 +26,9 @@ _PROBED = 64
 
 @dataclass(frozen=True)
 class Clipped:
-    """What a batch gives: the clipped sum by parameter name, and of each example its norm before the clip and its loss.
+    """The clipped sums of a batch by parameter name, and each example's gradient norm before the clip and its loss.
 
-    Only the sums have a bounded sensitivity. Norms and losses are private: show nothing of them without noise.
+    Only the sums have a bounded sensitivity. Norms and losses are private: release nothing of them without noise.
     """
 
     sums: dict[str, Tensor]
@@ -37,15 +37,42 @@ class Clipped:
 
 
 class ClippedGradients:
-    """Σ over a batch's examples of g·min(1, l2_clip/‖g‖), g the gradient of the example's loss at the model's weights.
+    """Σ over a batch's examples of g·min(1, l2_clip/‖g‖), where g is the gradient of the example's loss.
 
-    `loss(output, target)` gives one loss for each example. A tuple of inputs is the model's arguments, a dict its
-    keyword arguments. With `views` of K, inputs are (examples, K, …) and an example's gradient is the mean over its K
-    views. `l2_penalty` adds l2_penalty·w to each example's gradient before the clip. Any batch size works: batches are
-    worked through in physical batches of a size that is measured to be fastest (or `physical_batch`).
+    Guarantee: one example more or less moves the sums, taken together, by at most l2_clip, up to rounding. A model that
+    mixes examples is refused; an example with a non-finite gradient adds nothing.
 
-    Guarantee: one example more or less moves the sums, taken together, by at most l2_clip, but for rounding. A model
-    whose examples mix is refused; an example with a non-finite gradient adds nothing.
+    Parameters
+    ----------
+    model
+        Any module; parameters that require no gradient stay out.
+    loss
+        ``loss(output, target)`` returns one loss for each example: use ``reduction="none"``.
+    l2_clip
+        The bound on the norm of an example's gradient; a call may give another.
+    clipping
+        `Flat` (the default), `Automatic` or `PerLayer`.
+    l2_penalty
+        Adds l2_penalty·w to each example's gradient before the clip.
+    views
+        With K views, inputs are (examples, K, …) and an example's gradient is the mean over its views.
+    physical_batch
+        How many examples pass the model at a time; without it, what is timed to be fastest.
+
+    Call it with a batch of any size: a tensor, a tuple (the model's arguments) or a dict (its keyword arguments), and
+    the targets.
+
+    Examples
+    --------
+    >>> import torch, sordino
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Linear(4, 3)
+    >>> clipped = sordino.ClippedGradients(model, torch.nn.CrossEntropyLoss(reduction="none"), l2_clip=0.5)
+    >>> batch = clipped(torch.randn(100, 4), torch.randint(0, 3, (100,)))
+    >>> {name: tuple(total.shape) for name, total in batch.sums.items()}
+    {'weight': (3, 4), 'bias': (3,)}
+    >>> batch.norms.shape
+    torch.Size([100])
     """
 
     def __init__(
@@ -75,7 +102,7 @@ class ClippedGradients:
         self._groups = max(groups) + 1
         self._physical_batch = physical_batch
         self.choices: Choices | None = None
-        """What was measured to be fastest: part of what a run is bound to, because other rules round otherwise."""
+        """What was timed to be fastest. A run is bound to it, because other choices round differently."""
         self._strategy: Strategy | None = None
         self._layers: list[tuple[nn.Module, bool]] = []
         self._probed = 0
@@ -111,10 +138,10 @@ class ClippedGradients:
     @torch.inference_mode(False)
     @torch.no_grad()
     def prepare(self, x: Any, y: Any) -> None:
-        """Check that examples do not mix, and find the fastest way for batches like this one, unless it was given.
+        """Check that the model does not mix examples, and choose what is fastest for batches like this one.
 
-        The first call does it by itself. Mixing is looked for in a few examples, and in batches of up to a full
-        physical batch, or of up to twice this one if that is less.
+        The first call does this by itself; `choices` that are already set are kept. The check takes a few examples, and
+        batches of up to a full physical batch, or up to twice this one if that is less.
         """
         x, y = batches.plain(x), batches.plain(y)
         self._follow()
@@ -128,7 +155,7 @@ class ClippedGradients:
                 strategy, self.choices = tuning.repeated(setup, rows, y, self.choices)
         self._probe(strategy, rows, y, min(self.choices.physical_batch, max(_PROBED, 2 * batches.size(y))))
         self._moving = self._blank(rows) if buffers_move else None
-        self._strategy, self._layers = strategy, self._standing()
+        self._strategy, self._layers = strategy, self._modes()
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -137,44 +164,44 @@ class ClippedGradients:
         mixing.refuse_mixing(self._setup(), self._rows(batches.plain(x)), batches.plain(y))
 
     def seal(self) -> None:
-        """Check no batch that comes from now on, so that no refusal or warning can depend on it.
+        """Check no further batches, so that no error or warning can depend on them.
 
-        Physical batches are at most as large as those in which mixing was looked for, and a model that has changed
+        Physical batches are then at most as large as those that were checked for mixing, and a model that has changed
         since is refused (`refuse_changes`) until it is prepared again.
         """
         self._sealed = True
 
     def refuse_changes(self) -> None:
         """Raise if the model has other layers, or layers in another mode, than when it was prepared."""
-        if self._strategy is None or self._layers != self._standing():
+        if self._strategy is None or self._layers != self._modes():
             raise ValueError(
                 "the model's layers, or their training or evaluation mode, have changed since they were checked: put "
-                "them back with model.train() or model.eval(), or start anew in the mode in which the model trains"
+                "them back with model.train() or model.eval(), or start again in the mode in which the model trains"
             )
 
     def _setup(self) -> Setup:
         return Setup(self._model, self._loss, self._parameters, self._views)
 
     def _follow(self) -> None:
-        """Take parameters that were put in the place of others; refuse others to train, and hooks on gradients."""
+        """Follow parameters that were replaced; refuse a change of which are trained, and gradient hooks."""
         now = _trained(self._model)
         if now.keys() != self._parameters.keys():
             names = ", ".join(sorted(now.keys() ^ self._parameters.keys())[:3])
             raise ValueError(
-                f"other parameters of the model are trainable than when ClippedGradients was made ({names}): freeze or "
+                f"the model's trainable parameters have changed since ClippedGradients was made ({names}): freeze or "
                 "unfreeze first, then make a new one"
             )
         for name, value in now.items():
             if value._backward_hooks or value._post_accumulate_grad_hooks:
                 raise ValueError(
-                    f"parameter {name} has a gradient hook, which gradients of single examples do not pass: remove it"
+                    f"parameter {name} has a gradient hook, which per-example gradients do not pass through: remove it"
                 )
             if value is not self._parameters[name]:
                 self._strategy = None
         self._parameters = now
 
     def _blank(self, rows: Any) -> Any:
-        """An example of zeros that moves the model's buffers on: once a call, and not by the data that is in it."""
+        """An example of zeros that advances the model's buffers once a call, whatever data is in it."""
         blank = pytree.tree_map(
             lambda leaf: torch.zeros_like(leaf[: self._views]) if isinstance(leaf, Tensor) else leaf, rows
         )
@@ -183,8 +210,8 @@ class ClippedGradients:
                 batches.run(self._model, blank)
         except (RuntimeError, ValueError, IndexError) as reason:
             raise ValueError(
-                "the model has buffers that change in each pass, but does not run on an example of zeros, by which "
-                f"they are kept apart from the data: {reason}"
+                "the model has buffers that change in each pass, but does not run on an example of zeros, which keeps "
+                f"them independent of the data: {reason}"
             ) from reason
         return blank
 
@@ -194,22 +221,22 @@ class ClippedGradients:
         except mixing.ExamplesMixError:
             raise
         except (RuntimeError, ValueError, IndexError):
-            if not isinstance(strategy, WholeGradients):  # which passes one example at a time, so no batch need run
+            if not isinstance(strategy, WholeGradients):  # which needs no batch to run
                 raise
         self._probed = examples
 
-    def _standing(self) -> list[tuple[nn.Module, bool]]:
+    def _modes(self) -> list[tuple[nn.Module, bool]]:
         return [(layer, layer.training) for layer in self._model.modules()]
 
     def _ready(self, x: Any, y: Any) -> tuple[Strategy, int]:
         if self._sealed:
             self.refuse_changes()
-        elif self._strategy is None or self._layers != self._standing():  # others, or in another mode, may mix
+        elif self._strategy is None or self._layers != self._modes():  # other layers or modes may mix
             self._strategy = None
             try:
                 self.prepare(x, y)
-            except mixing.NothingToldError:  # a batch of broken examples: one by one, and the next may tell more
-                return _refused, batches.size(x)
+            except mixing.NoFiniteLossError:  # a batch of broken examples: one by one, until a better batch comes
+                return _no_strategy, batches.size(x)
         assert self._strategy is not None
         assert self.choices is not None
         if self._sealed:
@@ -233,19 +260,19 @@ class ClippedGradients:
     def _add(
         self, strategy: Strategy, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float
     ) -> tuple[Tensor, Tensor]:
-        """Add the clipped gradients of a physical batch to the sums; its norms and losses."""
+        """Add the clipped gradients of a physical batch to the sums; returns its norms and losses."""
         try:
             losses, parts = strategy(x, y)
-        except (NoRuleError, RuntimeError):  # something that the first batch did not show
+        except (NoRuleError, RuntimeError):  # a case that the first batch did not contain
             return self._add_one_by_one(sums, x, y, l2_clip)
-        with without_autocast(losses.device.type), unshortened():
+        with without_autocast(losses.device.type), full_precision():
             norms = self._norms(parts, losses)
         factors = self.clipping.factors(norms, l2_clip)
         sound = self._sound(norms, factors)
         if not bool(sound.all()):
             return self._add_apart(strategy, sums, x, y, l2_clip, sound)
-        columns = factors.unbind(1)  # in double precision, whatever the losses are in: each part casts them to its own
-        with without_autocast(losses.device.type), unshortened():
+        columns = factors.unbind(1)  # in double precision: each gradient casts them to its own type
+        with without_autocast(losses.device.type), full_precision():
             for name, part in parts.items():
                 _accumulate(sums, name, part.weighted_sum(columns[self._group[name]]))
             if self._penalty:
@@ -255,7 +282,7 @@ class ClippedGradients:
         return whole.to(self._norm_type()), losses
 
     def _norms(self, parts: dict[str, MeasuredGradient], losses: Tensor) -> Tensor:
-        """Norms of the examples' gradients, a column for each group of parameters, penalty included."""
+        """Norms of the examples' gradients with the penalty, a column for each group of parameters."""
         columns: list[list[Tensor]] = [[] for _ in range(self._groups)]
         for name, part in parts.items():
             columns[self._group[name]].append(part.squares)
@@ -264,7 +291,7 @@ class ClippedGradients:
         return (self._penalised(squares, parts) if self._penalty else squares).sqrt()
 
     def _penalised(self, squares: Tensor, parts: dict[str, MeasuredGradient]) -> Tensor:
-        """‖g + λw‖² from ‖g‖²; NaN where the two cancel beyond what single precision leaves of ‖g‖."""
+        """‖g + λw‖² from ‖g‖²; NaN where the two cancel beyond the precision of ‖g‖."""
         crossed, added = torch.zeros_like(squares), torch.zeros_like(squares)
         for name, parameter in self._parameters.items():
             weight, column = parameter.detach(), self._group[name]
@@ -275,13 +302,13 @@ class ClippedGradients:
         return torch.where(total >= 0.1 * (squares + added), total, torch.nan)
 
     def _sound(self, norms: Tensor, factors: Tensor) -> Tensor:
-        """Which examples' norms and sums are known well enough."""
+        """Which examples' norms and sums are accurate enough."""
         return (torch.isfinite(norms + factors) & (factors > _LEAST_FACTOR)).all(1)
 
     def _add_apart(
         self, strategy: Strategy, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float, sound: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Sound examples once more without the others, then the others one by one."""
+        """Sound examples again without the others, then the others one by one."""
         norms = losses = None
         for places, add in ((sound, self._add), (~sound, None)):
             chosen = places.nonzero().flatten()
@@ -327,14 +354,14 @@ def _trained(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def _refused(x: Any, y: Any) -> tuple[Tensor, dict[str, MeasuredGradient]]:
-    raise NoRuleError("nothing is known of the model yet")
+def _no_strategy(x: Any, y: Any) -> tuple[Tensor, dict[str, MeasuredGradient]]:
+    raise NoRuleError("the model has not been checked yet")
 
 
 def _accumulate(sums: dict[str, Tensor], name: str, value: Tensor) -> None:
     if name in sums:
         sums[name] += value
-    else:  # the first is taken as it is: no zeros to write and to read
+    else:  # the first is taken as it is, which saves a pass over zeros
         sums[name] = value
 
 

@@ -1,4 +1,4 @@
-"""Refusing models in which one example's input changes another example's loss."""
+"""Refusing models that mix examples: one example's input must not change another example's loss."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +14,11 @@ from sordino.gradients.dry_runs import sample_examples, seed_all, without_side_e
 
 
 class ExamplesMixError(ValueError):
-    """A model in which one example's input changes another example's loss: no clip bounds what an example does."""
+    """One example's input changes another example's loss, so no clip bounds what an example contributes."""
 
 
-class NothingToldError(ValueError):
-    """A batch on which the model gives no finite loss: nothing can be learnt from it."""
+class NoFiniteLossError(ValueError):
+    """The model gives no finite loss on this batch, so that nothing can be checked with it."""
 
 
 _TOLERANCE = 1e-5
@@ -28,12 +28,12 @@ Change = Callable[[Tensor, Tensor], Tensor]
 
 
 def refuse_mixing(setup: Setup, x: Any, y: Any) -> bool:
-    """Raise if the model mixes a few examples, or keeps statistics of them; whether other buffers of it move."""
+    """Raise if the model mixes a few examples or keeps statistics of them; returns whether other buffers change."""
     for name, layer in setup.model.named_modules():
         _refuse_layer(name or "model", layer)
     probe = _Probe(setup, *sample_examples(x, y, setup.views, _FEW))
     if not bool(torch.isfinite(probe.losses).all()):
-        raise NothingToldError("the model gives no finite loss on these examples")
+        raise NoFiniteLossError("the model gives no finite loss on these examples")
     for change in (_opposite, _far, _another, _zero):
         for place in range(_FEW):
             probe.refuse(change, [place], [place - 1])
@@ -41,15 +41,14 @@ def refuse_mixing(setup: Setup, x: Any, y: Any) -> bool:
 
 
 def refuse_mixing_in_bulk(setup: Setup, x: Any, y: Any, examples: int) -> None:
-    """Raise if the model mixes examples in a batch of so many, or of a power of two below.
+    """Raise if the model mixes examples in a batch of this size, or of a power of two below.
 
-    Some models mix only beyond a size (experts of a limited capacity). Of so many examples each is changed while each
-    other one stays, in one pass or another: in pass b those change whose place has the bit b, or those where it has
-    not.
+    Some models mix only beyond a size (experts of limited capacity). For every pair of examples there is a pass in
+    which one is changed and the other is not: in pass b those whose index has the bit b change, or those without it.
     """
     for count in [2**power for power in range(2, examples.bit_length()) if 2**power < examples] + [examples]:
         probe = _Probe(setup, *sample_examples(x, y, setup.views, count))
-        for stays in (0, count - 1) if count > 1 else ():  # a crowd of all others; below, of half of them
+        for stays in (0, count - 1) if count > 1 else ():  # all others become one example; below, half of them do
             places = [place for place in range(count) if place != stays]
             probe.refuse(_another, places, [stays] * len(places))
         bits = range((count - 1).bit_length())
@@ -57,7 +56,7 @@ def refuse_mixing_in_bulk(setup: Setup, x: Any, y: Any, examples: int) -> None:
             for value in (0, 1):
                 places = [place for place in range(count) if place >> bit & 1 == value]
                 stays = next(place for place in range(count) if place >> bit & 1 != value)
-                probe.refuse(_another, places, [stays] * len(places))  # a crowd of one kind overflows what has a limit
+                probe.refuse(_another, places, [stays] * len(places))  # many of one kind overflow a limited capacity
                 for change in (_opposite, _far, _zero) if bit == 0 and count == examples else ():
                     probe.refuse(change, places, [place - 1 for place in places])
 
@@ -66,7 +65,7 @@ def _refuse_layer(name: str, layer: nn.Module) -> None:
     if isinstance(layer, _BatchNorm) and layer.training:
         raise ExamplesMixError(
             f"layer {name} ({type(layer).__name__} in training mode) mixes examples: use "
-            "sordino.gradients.repair(model), which puts group norms in its place, or put it in evaluation mode"
+            "sordino.repair(model), which replaces it by a group norm, or put it in evaluation mode"
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and (layer.scale_grad_by_freq or layer.max_norm is not None):
         raise ExamplesMixError(
@@ -77,42 +76,42 @@ def _refuse_layer(name: str, layer: nn.Module) -> None:
 
 
 class _Probe:
-    """A batch on which the model is tried, as it is and with other examples in some places."""
+    """A batch on which the model is tried, as it is and with some examples changed."""
 
     def __init__(self, setup: Setup, x: Any, y: Any) -> None:
         self._setup, self._x, self._y, self._examples = setup, x, y, batches.size(y)
         before = _values(setup.model)
         self.losses, self._buffers = self._run(x, y)
         self.buffers_move = _first_unlike(before, self._buffers) is not None
-        self._told = torch.isfinite(self.losses)
+        self._finite = torch.isfinite(self.losses)
 
     def refuse(self, change: Change, places: list[int], sources: list[int]) -> None:
-        """Raise if other examples in these places change the losses of the rest, or what buffers keep."""
+        """Raise if changing the examples at these indices changes the losses of the rest, or the buffers."""
         x = _changed(self._x, change, places, sources, self._setup.views)
         y = _changed(self._y, _another, places, sources, 1)
         try:
             losses, buffers = self._run(x, y)
         except (RuntimeError, ValueError, IndexError):
-            return  # an input that the model does not take tells nothing
+            return  # the model does not take such an input
         kept = _first_unlike(self._buffers, buffers)
         if kept is not None:
             raise ExamplesMixError(
                 f"buffer {kept} changes with the examples that pass: it would keep statistics of private data; "
-                "sordino.gradients.repair(model) takes those of norms away"
+                "sordino.repair(model) removes those of norms"
             )
-        others = torch.ones(self._examples, dtype=torch.bool, device=self._told.device)
+        others = torch.ones(self._examples, dtype=torch.bool, device=self._finite.device)
         others[places] = False
-        others &= self._told
+        others &= self._finite
         if not _same(self.losses[others], losses[others]):
             culprit = self._first_difference(x, y, others)
             raise ExamplesMixError(
                 f"{culprit} mixes examples: another example's input changes an example's loss, so no clip bounds what "
-                "one example does; compute each example's output from that example alone"
+                "one example contributes; compute each example's output from that example alone"
             )
 
     @torch.no_grad()
     def _run(self, x: Any, y: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """The examples' losses, and the buffers after the pass; every pass has the same chances."""
+        """The examples' losses, and the buffers after the pass; every pass has the same random state."""
         setup = self._setup
         with without_side_effects(setup.model):
             seed_all(0)
@@ -128,7 +127,7 @@ class _Probe:
         return f"the {type(self._setup.model).__name__} model or its loss"
 
     def _outputs(self, x: Any, y: Any) -> list[tuple[str, Tensor]]:
-        """What each layer gives, in the order of their calls, by example."""
+        """Each layer's output by example, in the order of their calls."""
         found: list[tuple[str, Tensor]] = []
         shape = self._examples, self._setup.views
 
@@ -166,7 +165,7 @@ def _same(left: Tensor, right: Tensor) -> bool:
 
 
 def _changed(batch: Any, change: Change, places: list[int], sources: list[int], views: int) -> Any:
-    """The batch with the examples in these places changed, each with an eye on another one."""
+    """The batch with the examples at these indices changed, each given another one."""
 
     def changed(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):

@@ -1,9 +1,9 @@
-"""Sums that bound what an example does are taken in float32 as it is, whatever the user allows torch to shorten.
+"""Norms and clipped sums are computed in full float32, whatever precision the user allows torch elsewhere.
 
-Passes forward and back may round as they like, as long as an example's numbers are rounded alike whoever is in the
-batch: that makes other gradients of each example, and the clip bounds those. A norm and a clipped sum may not: they
-must be of the very same numbers. Torch can be told to multiply float32 in fewer digits (TF32, bfloat16), and on a GPU
-convolutions do so unless told otherwise.
+The forward and backward pass may round as they like, as long as an example's numbers do not depend on the rest of the
+batch: the gradients are then slightly different, and the clip bounds those. A norm and a clipped sum may not: they must
+be of the very same numbers. Torch can be set to multiply float32 with fewer digits (TF32, bfloat16), and on a GPU
+convolutions do so by default.
 """
 
 from collections.abc import Iterator
@@ -25,12 +25,12 @@ _EXACT = ("none", "ieee")
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Norms and sums are never taken in less than single precision."""
+    """Norms and sums are never computed in less than single precision."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
-class _Unshortened:
-    """Settings are of the whole process: the first thread to come in changes them, the last to leave puts them back."""
+class _FullPrecision:
+    """Settings are global to the process: the first thread to enter changes them, the last to leave restores them."""
 
     def __init__(self) -> None:
         self._lock, self._inside = Lock(), 0
@@ -38,7 +38,7 @@ class _Unshortened:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Products of float32 in all its digits; the user's settings after that."""
+        """Multiply float32 in full; restore the user's settings on leaving."""
         with self._lock:
             if not self._inside:
                 values = [(each, each.fp32_precision) for each in FLOAT32_BACKENDS]
@@ -58,13 +58,13 @@ class _Unshortened:
                             each.fp32_precision = value
 
 
-unshortened = _Unshortened()
+full_precision = _FullPrecision()
 
 
 def narrow_operation(model: nn.Module, loss: Loss, x: Any, y: Any, views: int = 1) -> str | None:
-    """What first gives less than double precision, in a pass from the model's parameters to the losses.
+    """The first operation, from the model's parameters to the losses, that gives less than double precision.
 
-    Types are seen, values are not. What does not depend on a parameter may be in whatever precision.
+    It looks at types, not values. What does not depend on a parameter may have any precision.
     """
     rows, seen = batches.flatten_views(x) if views > 1 else x, _Narrow()
     with without_side_effects(model), torch.inference_mode(False), torch.enable_grad(), seen:

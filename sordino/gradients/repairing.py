@@ -1,4 +1,4 @@
-"""Replacing layers that mix examples, or keep statistics of them."""
+"""Replacing layers that mix examples or keep statistics of them."""
 
 import copy
 from collections import OrderedDict
@@ -16,11 +16,18 @@ _DIMENSIONS = (4, 3, 2, 5)
 
 
 def repair(model: nn.Module) -> nn.Module:
-    """A copy of the model with a group norm in the place of each batch norm, and no running statistics.
+    """A copy of the model with a group norm in place of each batch norm, and without running statistics.
 
-    Groups: the largest number up to 32 that divides the channels into groups of at least two, or one. What a subclass
-    runs after its batch norm as layers of its own (the activation of timm's BatchNormAct2d) comes after the group norm,
-    too; a subclass that computes anything else is refused. Instance norms lose their running statistics.
+    Batch norms mix examples, so `ClippedGradients` refuses them. The number of groups is the largest up to 32 that
+    divides the channels into groups of at least two, or one. Layers that a subclass applies after its batch norm (the
+    activation of timm's BatchNormAct2d) are kept; a subclass that computes anything else is refused. Instance norms
+    lose their running statistics.
+
+    >>> import sordino
+    >>> from torch import nn
+    >>> model = sordino.repair(nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU()))
+    >>> [type(layer).__name__ for layer in model], model[1].num_groups
+    (['Conv2d', 'GroupNorm', 'ReLU'], 8)
     """
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
         if is_lazy(value):
@@ -31,7 +38,7 @@ def repair(model: nn.Module) -> nn.Module:
     model = copy.deepcopy(model)
     if isinstance(model, _BatchNorm):
         return _replacement("model", model)
-    replaced: dict[nn.Module, nn.Module] = {}  # one that stands in several places stays one
+    replaced: dict[nn.Module, nn.Module] = {}  # a layer used in several places stays one
     for prefix, layer in list(model.named_modules()):
         if isinstance(layer, _InstanceNorm):
             _forget_statistics(layer)
@@ -50,7 +57,7 @@ def _forget_statistics(norm: _InstanceNorm) -> None:
 
 
 def _replacement(name: str, norm: _BatchNorm) -> nn.Module:
-    """A group norm, and after it what the batch norm's subclass adds."""
+    """A group norm, followed by the layers that the batch norm's subclass adds."""
     added = dict(norm.named_children())
     hooked = norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks
     if hooked or not _is_followed_by(norm, added):
@@ -69,8 +76,7 @@ def _replacement(name: str, norm: _BatchNorm) -> nn.Module:
 
 @torch.no_grad()
 def _is_followed_by(norm: _BatchNorm, added: dict[str, nn.Module]) -> bool:
-    """Whether the layer is a plain batch norm and then these layers: by its code, or else on numbers, in
-    either mode."""
+    """Whether the layer is a plain batch norm followed by these layers: by its code, or else tried in both modes."""
     if type(norm).forward in _PLAIN and "forward" not in norm.__dict__ and not added:
         return True
     trial = copy.deepcopy(norm)
@@ -85,14 +91,14 @@ def _is_followed_by(norm: _BatchNorm, added: dict[str, nn.Module]) -> bool:
         x = (3 * torch.randn(shape, generator=generator)).to(trial.running_mean)
         try:
             trial.eval()(x.clone())
-        except (RuntimeError, ValueError, AssertionError):  # images of another number of dimensions
+        except (RuntimeError, ValueError, AssertionError):  # the layer takes another number of dimensions
             continue
         return all(_is_followed_on(x, trial.train(training)) for training in (False, True))
     return False
 
 
 def _is_followed_on(x: torch.Tensor, trial: _BatchNorm) -> bool:
-    """Whether, in its mode, the layer makes of these numbers what a plain batch norm and then its layers make of it."""
+    """Whether, in its mode, the layer computes what a plain batch norm followed by its layers computes."""
     statistics = (None, None) if trial.training else (trial.running_mean, trial.running_var)
     plain = nn.functional.batch_norm(x, *statistics, trial.weight, trial.bias, trial.training, 0.0, trial.eps)
     after = nn.Sequential(*dict(trial.named_children()).values())

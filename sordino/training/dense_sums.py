@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients import unshortened
+from sordino.gradients import full_precision
 
 _LARGEST_NORM, _LEAST_FACTOR = 1e18, 1e-20
 
@@ -106,7 +106,7 @@ def clipped_sums(layers: Sequence[Layer], slope: Slope, examples: Examples, l2_c
         factors.mul_(examples.present)
     scale = factors.float()[..., None]
     weights, biases = [], []
-    with unshortened():
+    with full_precision():
         for layer, hidden, by_outputs in zip(layers, inputs, slopes, strict=True):
             clipped = by_outputs * scale
             weights.append(clipped.mT @ hidden)

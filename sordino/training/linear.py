@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.features import without_warning
-from sordino.gradients import unshortened
+from sordino.gradients import full_precision
 from sordino.mechanisms import Streams
 from sordino.training.dpsgd import ClippedSum
 
@@ -102,7 +102,7 @@ class LinearClassifier:
             residuals = torch.where(usable[:, None], residuals, 0)
             factors = torch.where(usable, factors, 0)
         residuals *= factors[:, None]
-        with unshortened():
+        with full_precision():
             weight.addmm_(residuals.T, inputs)
         bias += residuals.sum(dim=0)
         return norms

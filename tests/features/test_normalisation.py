@@ -14,7 +14,7 @@ def test_groups_have_mean_zero_and_variance_one() -> None:
     groups = GroupNorm(4)(batch).view(5, 4, -1)
     assert torch.allclose(groups.mean(2), torch.zeros(5, 4), atol=1e-5)
     assert torch.allclose(groups.var(2, unbiased=False), torch.ones(5, 4), atol=1e-3)
-    with pytest.raises(ValueError, match="12 channels do not fall into 5 groups"):
+    with pytest.raises(ValueError, match="12 channels cannot be split into 5 groups"):
         GroupNorm(5)(batch)
 
 
@@ -22,7 +22,7 @@ def test_statistics_are_applied_and_small_variances_floored() -> None:
     scale = Standardised(mean=(1.0, 2.0), variance=(4.0, -1.0), floor=0.25)
     found = scale(torch.tensor([[[3.0], [2.5]]]))
     assert torch.allclose(found, torch.tensor([[[1.0], [1.0]]]), atol=1e-4)
-    with pytest.raises(ValueError, match="2 channels, not of 3"):
+    with pytest.raises(ValueError, match="2 channels, but the examples have 3"):
         scale(torch.zeros(1, 3, 2))
     with pytest.raises(ValueError, match="for each channel"):
         Standardised((0.0,), (1.0, 1.0))

@@ -97,7 +97,7 @@ def test_neutral_cuts_follow_from_the_bounds_alone() -> None:
     assert cuts["height"] == (1450, 1700, 1950)
     assert cuts["balance"] == (-5e5, 0, 5e5)
     CentredOneHot(columns, cuts)
-    with pytest.raises(DataError, match="at least 2 bins"):
+    with pytest.raises(DataError, match="bins must be at least 2"):
         neutral_cuts(columns, 1)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sordino.gradients import ClippedGradients
 from sordino.gradients.per_example_gradients import OuterProducts, WholeGradient
-from sordino.gradients.precision import unshortened
+from sordino.gradients.precision import full_precision
 from sordino.gradients.rules.convolution import _ConvolvedGradient
 from sordino.mechanisms.streams import Streams
 from sordino.runs import environment
@@ -53,13 +53,13 @@ def shortening() -> Iterator[dict[str, str]]:
 def test_nothing_is_shortened_inside_and_all_is_as_before_after(shortening: dict[str, str]) -> None:
     assert shortening == {name: shortened for name, (_, shortened) in PLACES.items()}
     assert sorted(environment()["precision"]) == sorted(shortening.values())
-    with unshortened():
+    with full_precision():
         assert _in_full()
     assert _now() == shortening
 
 
 def test_settings_come_back_after_an_error(shortening: dict[str, str]) -> None:
-    with pytest.raises(ZeroDivisionError), unshortened():
+    with pytest.raises(ZeroDivisionError), full_precision():
         1 / 0  # noqa: B018
     assert _now() == shortening
 
@@ -69,14 +69,14 @@ def test_nothing_is_shortened_while_another_thread_leaves(shortening: dict[str, 
     entered, left = threading.Event(), threading.Event()
 
     def other() -> None:
-        with unshortened():
+        with full_precision():
             entered.set()
             left.wait(10)
 
     thread = threading.Thread(target=other)
     thread.start()
     entered.wait(10)
-    with unshortened():
+    with full_precision():
         left.set()
         thread.join(10)
         assert _in_full()
@@ -91,7 +91,7 @@ def test_what_is_set_for_all_of_torch_can_be_changed_afterwards() -> None:
             place.fp32_precision = "none"
         _BACKENDS.fp32_precision = "bf16"
         assert {place.fp32_precision for place in own.values()} == {"bf16"}
-        with unshortened():
+        with full_precision():
             assert {place.fp32_precision for place in own.values()} == {"ieee"}
         assert {place.fp32_precision for place in own.values()} == {"bf16"}
         _BACKENDS.fp32_precision = "ieee"
