@@ -215,8 +215,18 @@ def _recipe(name: str) -> tuple[DatasetRecipe, Facts]:
     problem: DataError | None = None
     for dataset, shape in (("mnist", (28, 28)), ("fashion-mnist", (28, 28)), ("cifar-10", (32, 32, 3))):
         facts = Facts(
-            *("classification", "image", tuple("0123456789"), shape, (0.0, 255.0), 60_000, 10_000),
-            *("synthetic", "none", True, "", "one image"),
+            task="classification",
+            kind="image",
+            classes=tuple("0123456789"),
+            shape=shape,
+            value_range=(0.0, 255.0),
+            n_train=60_000,
+            n_test=10_000,
+            source="synthetic",
+            licence="none",
+            complete=True,
+            note="",
+            protected="one image",
         )
         try:
             return recipe(name, dataset, facts), facts

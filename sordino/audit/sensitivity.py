@@ -1,7 +1,6 @@
 """Whether one record moves the clipped sums by the clip at most, whatever the record and whatever the weights."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -119,24 +118,18 @@ def _length(difference: Tensor) -> float:
 
 def adversarial_rows(shape: tuple[int, ...], records: int, streams: Streams) -> NDArray[np.float32]:
     """Records of this shape: ordinary, large, tiny, zero, constant, duplicates, hardly finite and not finite."""
-    x = streams.generator(Stream.INITIALISATION).normal(size=(records, *shape)).astype(np.float32)
-    for start, change in enumerate(_KINDS):
-        for row in range(start, records, len(_KINDS)):
-            x[row] = change(x[row])
-    x[2 :: len(_KINDS)] = x[0]
-    return x
+    rows = streams.generator(Stream.INITIALISATION).normal(size=(records, math.prod(shape))).astype(np.float32)
+    kinds = len(_SCALES)
+    rows *= np.resize(np.array(_SCALES, dtype=np.float32), records)[:, None]
+    rows[_CONSTANT::kinds] = 37.0
+    for kind, value in _POISONED.items():
+        rows[kind::kinds, 0] = value
+    rows[_DUPLICATE::kinds] = rows[0]
+    return rows.reshape(records, *shape)
 
 
-def _poisoned(value: float) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
-    def poison(row: NDArray[np.float32]) -> NDArray[np.float32]:
-        row.flat[0] = value
-        return row
-
-    return poison
-
-
-_KINDS: tuple[Callable[[NDArray[np.float32]], NDArray[np.float32]], ...] = (
-    *(lambda row: row, lambda row: 3 * row, lambda row: row, lambda row: 1e3 * row, lambda row: -1e3 * row),
-    *(lambda row: 1e-4 * row, lambda row: 0 * row, lambda row: 0 * row + 37, lambda row: 1e8 * row),
-    *(_poisoned(math.nan), _poisoned(math.inf), _poisoned(3e38)),
-)
+_SCALES = (1.0, 3.0, 1.0, 1e3, -1e3, 1e-4, 0.0, 0.0, 1e8, 1.0, 1.0, 1.0)
+"""By which each kind of row is multiplied; then some kinds are changed further."""
+_DUPLICATE, _CONSTANT = 2, 7
+_POISONED = {9: math.nan, 10: math.inf, 11: 3e38}
+"""What the first number of a row becomes."""

@@ -80,8 +80,12 @@ def audit_weight_distributions(
     if trainee is not None:
         findings.append(sensitivity_probe(trainee, plan.l2_clip, streams, plan.sampler.expected_batch_size))
     return Audit(
-        epsilon_lower_bound(last[coins], last[~coins], delta, confidence),
-        *(confidence, plan.claimed_epsilon(delta), plan.epsilon(delta), delta, len(coins)),
+        lower_bound=epsilon_lower_bound(last[coins], last[~coins], delta, confidence),
+        confidence=confidence,
+        claimed_epsilon=plan.claimed_epsilon(delta),
+        sound_epsilon=plan.epsilon(delta),
+        delta=delta,
+        runs=len(coins),
         parts=(ReleaseBound("trajectory", wide, bound, plan.claimed_epsilon(wide), plan.epsilon(wide)),),
         findings=tuple(findings),
         last_weights_at_least=plan.final_epsilon(delta),

@@ -11,7 +11,6 @@ from .calibration import check_target as check_target
 from .calibration import noise_against_sample_rate as noise_against_sample_rate
 from .calibration import square_root_law as square_root_law
 from .calibration import steps_for as steps_for
-from .claims import advanced_composition as advanced_composition
 from .claims import claimed_random_search as claimed_random_search
 from .entries import Entry as Entry
 from .entries import Planned as Planned

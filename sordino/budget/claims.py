@@ -4,13 +4,6 @@ import math
 from collections.abc import Sequence
 
 
-def advanced_composition(epsilon: float, count: int, slack_delta: float) -> float:
-    """ε' of count pure ε-DP releases with slack δ' (Dwork, Rothblum & Vadhan 2010; PAW Eq. 8)."""
-    if not (epsilon >= 0 and count >= 0 and 0 < slack_delta < 1):
-        raise ValueError("advanced composition needs ε ≥ 0, a count ≥ 0 and a slack δ strictly between 0 and 1")
-    return epsilon * math.sqrt(2 * count * math.log(1 / slack_delta)) + count * epsilon * math.expm1(epsilon)
-
-
 def claimed_random_search(
     training_epsilon: float,
     candidates: Sequence[int],

@@ -22,24 +22,24 @@ def audit(
     runs: Annotated[
         int | None,
         typer.Option(
-            help=f"Trials of the mechanism, half with the canary and half without; {_RUNS:,} if not given, "
+            help=f"Trials of the mechanism, half with the canary and half without; by default {_RUNS:,}, "
             f"for {_PAPER} {_PAPER_RUNS:,}.",
             show_default=False,
         ),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Of the lower bound.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence of the lower bound.")] = 0.95,
     epsilon: Annotated[
-        float | None, typer.Option(help="Target ε of a recipe; 3 if not given.", show_default=False)
+        float | None, typer.Option(help="Target ε of a recipe; by default 3.", show_default=False)
     ] = None,
     delta: Annotated[
-        float | None, typer.Option(help="Target δ of a recipe; 1e-5 if not given.", show_default=False)
+        float | None, typer.Option(help="Target δ of a recipe; by default 1e-5.", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """Attack a run's or a recipe's mechanism, and test its sampler, noise and sensitivity.
+    """Attack the mechanism of a run or a recipe, and test its sampler, noise and sensitivity.
 
-    Exit code 0: the sound ε is consistent with all that was seen. 1: it is violated, by a bound or by a test of what it
-    rests on; a claimed ε that is violated while the sound one holds leaves it at 0.
+    Exit code 0: the sound ε is consistent with all observations. 1: it is violated, by a bound or by a test of what it
+    rests on. If only a claimed ε is violated, the exit code is 0.
     """
     import torch
 
@@ -49,8 +49,8 @@ def audit(
     torch.set_num_threads(1)  # canaries are tiny: several threads would only wait for each other
     trials: dict[str, Any] = {"runs": _RUNS if runs is None else runs, "confidence": confidence}
     if subject in NAMES and not Path(subject).is_dir():
-        budget = 3.0 if epsilon is None else epsilon, 1e-5 if delta is None else delta
-        found = audit_recipe(subject, *budget, **trials)
+        epsilon, delta = 3.0 if epsilon is None else epsilon, 1e-5 if delta is None else delta
+        found = audit_recipe(subject, epsilon, delta, **trials)
     elif epsilon is not None or delta is not None:
         raise typer.BadParameter(f"--epsilon and --delta are for recipes: a run and {_PAPER} have their own")
     elif Path(subject).exists():

@@ -8,7 +8,6 @@ from sordino.budget import (
     Composed,
     Gaussian,
     PoissonGaussian,
-    Pure,
     RepeatAndSelect,
     Repeated,
     UnsupportedEvent,
@@ -21,19 +20,9 @@ FCN = Repeated(PoissonGaussian(100 / 60_000, 2.0), 500 * 600)
 
 
 def test_paas_composes_54_trainings():
-    """22.3 is what RDP gives for ≈54 trainings; the paper's own Eq. 8 would give hundreds."""
+    """22.3 is what RDP gives for ≈54 trainings."""
     event = Repeated(FCN, 54)
     assert rdp.classic_epsilon(event, 1e-5, "zero-out") == pytest.approx(22.3, rel=5e-3)
-    assert claims.advanced_composition(2.11, 54, 1e-6) > 900
-
-
-def test_pafs_is_advanced_composition():
-    assert claims.advanced_composition(0.1, 2300, 1e-6) == pytest.approx(49.4, rel=5e-3)
-
-
-def test_advanced_composition_never_beats_the_optimal_one():
-    optimal = cost(Repeated(Pure(0.1), 100), 1e-6).epsilon
-    assert optimal < claims.advanced_composition(0.1, 100, 1e-6)
 
 
 def test_random_search_claimed():
@@ -67,12 +56,6 @@ def test_a_single_expected_run_still_costs_more_than_one_training():
     """The number of runs is random even with mean 1 in general; by the theorem it is never cheaper than one."""
     event = RepeatAndSelect(Gaussian(4.0), 1.0)
     assert cost(event, 1e-5).epsilon >= rdp.epsilon(Gaussian(4.0), 1e-5, "zero-out")
-
-
-@pytest.mark.parametrize(("epsilon", "count", "slack"), [(-1, 1, 0.1), (1, -1, 0.1), (1, 1, 0), (1, 1, 1)])
-def test_advanced_composition_checks_its_arguments(epsilon, count, slack):
-    with pytest.raises(ValueError, match="advanced"):
-        claims.advanced_composition(epsilon, count, slack)
 
 
 def test_eq_9_without_a_solution_says_so():

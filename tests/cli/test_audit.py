@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from sordino import audit
-from sordino.audit import auditing
+from sordino.audit import SI_MNIST, auditing
 from sordino.budget import Ledger, marks
 from sordino.data.samplers import PoissonSampler
 from sordino.runs import Run
@@ -107,8 +107,8 @@ def test_weight_distributions_as_the_paper_has_them(
 ) -> None:
     """With fewer steps, which are enough: a claim that falls leaves the exit code at 0."""
     monkeypatch.chdir(tmp_path)
-    fewer = replace(audit.SI_MNIST, sampler=PoissonSampler(600, 32), steps=200)
-    monkeypatch.setattr(audit, "SI_MNIST", fewer)
+    fewer = replace(SI_MNIST, sampler=PoissonSampler(600, 32), steps=200)
+    monkeypatch.setattr(sys.modules["sordino.audit"], "SI_MNIST", fewer)
     outcome = sordino("audit", "si-mnist", "--confidence", 0.9999)
     assert outcome.code == 0, outcome.err
     assert outcome.out.splitlines()[-2:] == ["verdict       sound ε: consistent", "verdict       claimed ε: violated"]
