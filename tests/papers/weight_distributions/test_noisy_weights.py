@@ -7,8 +7,8 @@ import pytest
 
 from sordino.papers.items import reproduce
 from sordino.papers.trials import Experiment, TrialStore
-from sordino.papers.weight_distributions import noise, noise_trials
-from sordino.papers.weight_distributions.noise_trials import SUBJECTS, NoisyWeightsTrial
+from sordino.papers.weight_distributions import noisy_weights
+from sordino.papers.weight_distributions.noisy_weights import DEVIATIONS, SUBJECTS, NoisyWeightsTrial, trial_of
 
 SMALL = NoisyWeightsTrial("LeNet-300-100", 0.1, epochs=2, looks=2, records=96, test=40)
 
@@ -32,7 +32,7 @@ def _epochs() -> list[str]:
 
 
 def test_an_interrupted_reproduction_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train, calls = noise_trials.train_noisy, []
+    train, calls = noisy_weights.train_noisy, []
 
     def stopping(*arguments: object, **named: object) -> object:
         calls.append(1)
@@ -40,11 +40,11 @@ def test_an_interrupted_reproduction_goes_on(tmp_path: Path, monkeypatch: pytest
             raise KeyboardInterrupt
         return train(*arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(noise_trials, "train_noisy", stopping)
+    monkeypatch.setattr(noisy_weights, "train_noisy", stopping)
     experiment = Experiment(quick=True, store=TrialStore(tmp_path / "trials"))
     with pytest.raises(KeyboardInterrupt):
-        reproduce(noise.PAPER, "table-1", experiment, tmp_path)
-    record = reproduce(noise.PAPER, "table-1", experiment, tmp_path)
+        reproduce("weight-distributions", "table-1", experiment, tmp_path)
+    record = reproduce("weight-distributions", "table-1", experiment, tmp_path)
     assert len(calls) == 7 + 24
     assert len(record.rows) == len(record.trials) == 30
 
@@ -63,7 +63,7 @@ def test_a_damaged_result_is_named(tmp_path: Path) -> None:
 
 
 def test_the_rate_grows_with_the_noise() -> None:
-    rates = [replace(SMALL, deviation=deviation).learning_rate for deviation in noise.DEVIATIONS]
+    rates = [replace(SMALL, deviation=deviation).learning_rate for deviation in DEVIATIONS]
     assert rates == pytest.approx([0.001, 0.001, 0.01, 0.1, 0.2])
 
 
@@ -73,7 +73,7 @@ def test_what_is_reduced_is_said() -> None:
     assert full.shortfall("3 epochs", of=10, all=1) is None
     four = replace(full, seeds=4)
     assert four.shortfall("3 epochs", always="subset", of=10, all=1) == "subset; 4 seeds for all, not 10"
-    assert noise._trial(full, "BN-ResNet-18", 1.0).records is None
-    assert noise._trial(reduced, "BN-ResNet-18", 1.0).records == 5000
+    assert trial_of(full, "BN-ResNet-18", 1.0).records is None
+    assert trial_of(reduced, "BN-ResNet-18", 1.0).records == 5000
     for subject in SUBJECTS:
-        assert noise._trial(replace(reduced, quick=True), subject, 1.0).records == 64
+        assert trial_of(replace(reduced, quick=True), subject, 1.0).records == 64

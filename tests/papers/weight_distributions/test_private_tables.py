@@ -1,6 +1,5 @@
 """Tables 4 to 6 say what was trained, at which price, and what follows from the figures of their rows."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,17 @@ from sordino.data.samplers import PoissonSampler
 from sordino.features import WordVectors
 from sordino.papers.items import reproduce
 from sordino.papers.trials import Experiment, TrialStore
-from sordino.papers.weight_distributions import plan_figures, private, private_rows
-from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN
-from sordino.papers.weight_distributions.plan_figures import Descent
-from sordino.papers.weight_distributions.private_rows import COLUMNS, Form, Rows
+from sordino.papers.weight_distributions import plans, private_tables
+from sordino.papers.weight_distributions.plans import DpsgdSettings
+from sordino.papers.weight_distributions.private_tables import (
+    COLUMNS,
+    TABLE_4,
+    TABLE_5,
+    TABLE_6,
+    PrivateTable,
+    Rows,
+)
+from sordino.papers.weight_distributions.private_trials import APART, AS_WRITTEN
 from sordino.training.plan import Plan
 
 
@@ -41,7 +47,7 @@ def test_texts_in_the_quick_form_without_the_package(tmp_path: Path, monkeypatch
 class _Untrained(Rows):
     """Every trial and audit in no time."""
 
-    def _figures(self, plan: Any) -> dict[str, Any]:
+    def _audited(self, plan: Any) -> dict[str, Any]:
         claimed = hasattr(plan, "claimed")
         mixing = claimed and plan.examples_mix
         sound = None if mixing else 9.0
@@ -51,65 +57,62 @@ class _Untrained(Rows):
         return [{"accuracy": 0.9 if "DP-SGD" in str(trial) else 0.8, "seconds": 60.0}]
 
 
-def _form(monkeypatch: pytest.MonkeyPatch, table: Any, experiment: Experiment) -> tuple[Rows, Form]:
+def _rows(monkeypatch: pytest.MonkeyPatch, table: PrivateTable, experiment: Experiment) -> Rows:
     """The rows of a table whose plans cost no time."""
-    made: list[Rows] = []
-
-    def of(experiment: Experiment, published: Any, form: Form) -> Rows:
-        rows = _Untrained(experiment, published, form)
-        rows._fill()
-        made.append(rows)
-        return rows
-
-    monkeypatch.setattr(private.Rows, "of", of)
-    monkeypatch.setattr(plan_figures, "claimed_noise", lambda *sizes: 1.0)
-    monkeypatch.setattr(Descent, "plan", lambda self, n, epsilon: Plan(PoissonSampler(n, 10), 0.1, 1.0, 5))
-    record = table(experiment)
-    assert record.rows == made[0].rows
-    return made[0], made[0].form
+    monkeypatch.setattr(private_tables, "Rows", _Untrained)
+    monkeypatch.setattr(plans, "claimed_noise", lambda *sizes: 1.0)
+    monkeypatch.setattr(DpsgdSettings, "plan", lambda self, n, epsilon: Plan(PoissonSampler(n, 10), 0.1, 1.0, 5))
+    rows = table.rows(experiment)
+    rows.fill()
+    assert table(experiment).rows == rows.rows
+    return rows
 
 
 def test_the_reduced_mnist_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, form = _form(monkeypatch, private.table_4, Experiment())
+    rows = _rows(monkeypatch, TABLE_4, Experiment())
     names = [str(row[0]) for row in rows.rows]
     assert names.count("SI-DPSGD, the paper's plan") == 7
     assert names.count(f"SI-DPSGD (BN-LeNet-5{AS_WRITTEN})") == names.count(f"SI-DPSGD (BN-LeNet-5{APART})") == 2
     sound = COLUMNS.index("sound ε")
     assert {row[0] for row in rows.rows if row[sound] == "∞"} == {f"SI-DPSGD (BN-LeNet-5{AS_WRITTEN})"}
-    plans = form.method.plan(3), form.slow.plan(3)
-    assert [plan.steps for plan in plans] == [5625, 600]
-    assert rows.published.method.plan(3).steps == 18_750
+    slow = rows.extent.batch_normalised
+    assert slow is not None
+    made = rows.extent.usual.settings.plan(3), slow.settings.plan(3)
+    assert [plan.steps for plan in made] == [5625, 600]
+    assert rows.published.settings.plan(3).steps == 18_750
 
 
 def test_in_full_every_plan_is_the_papers_and_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, form = _form(monkeypatch, private.table_4, Experiment(full=True, seeds=1))
-    assert form.method == form.slow == rows.published.method
+    rows = _rows(monkeypatch, TABLE_4, Experiment(full=True, seeds=1))
+    slow = rows.extent.batch_normalised
+    assert slow is not None
+    assert rows.extent.usual.settings == slow.settings == rows.published.settings
     assert not any(row[COLUMNS.index("seeds")] == 0 for row in rows.rows)
     assert len(rows.rows) == 7 * (4 + 4)
 
 
 def test_texts_are_trained_by_the_papers_plan_also_where_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, _ = _form(monkeypatch, private.table_6, Experiment())
+    rows = _rows(monkeypatch, TABLE_6, Experiment())
     asked = [row[1] for row in rows.rows if row[0] == "SI-DPSGD, the paper's plan"]
     assert asked == [7, 1, 0.1]
-    rates = rows.published.method.plan(7).rates
+    rates = rows.published.settings.plan(7).rates
     assert (rates[0], rates[499], rates[500], rates[-1]) == (0.1, 0.1, 0.05, 0.025)
     assert len(rates) == 1499
 
 
 def test_what_follows_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, _ = _form(monkeypatch, private.table_5, Experiment())
+    rows = _rows(monkeypatch, TABLE_5, Experiment())
     claims, contest = rows.what_follows()
     assert "of 4 claims in this table the audit alone refutes 4" in claims
     assert "behind DP-SGD in 2 of 2" in contest
     assert "TF-tutorial at ε=2: DP-SGD 90.0 %, weight distributions 80.0 %" in contest
-    rows._contest[("TF-tutorial", 2)]["weight distributions"] = 0.95
-    plan, priced = next(iter(rows._claims.items()))
-    rows._claims[plan] = priced | {"audited": 0.9, "final": 0.9}
+    rows.contests[("TF-tutorial", 2)]["weight distributions"] = 0.95
+    plan, priced = next(iter(rows.claims.items()))
+    rows.claims[plan] = priced | {"audited": 0.9, "final": 0.9}
     claims, contest = rows.what_follows()
     assert "refutes 3, and θ_T by itself tells more than is claimed in 3" in claims
     assert "behind DP-SGD in 1 of 2 comparisons, and within twice the standard error" in contest
-    rows._contest[("TF-tutorial", 2)]["weight distributions"] = 0.895  # of 2,000 images that is no difference
+    rows.contests[("TF-tutorial", 2)]["weight distributions"] = 0.895  # of 2,000 images that is no difference
     assert (
         "behind DP-SGD in 1 of 2 comparisons, and within twice the standard error of their test images in 1"
         in (rows.what_follows()[1])
@@ -117,16 +120,16 @@ def test_what_follows_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_papers_figure_is_never_put_beside_another_algorithm() -> None:
-    published = private._MNIST
+    published = private_tables._MNIST
     assert published.accuracy("SI-DPSGD", f"BN-LeNet-5{AS_WRITTEN}", 0.05) == "99.12"
     assert published.accuracy("SI-DPSGD", f"BN-LeNet-5{APART}", 0.05) is None
-    for table in (private._MNIST, private._CIFAR, private._NEWS):
+    for table in (private_tables._MNIST, private_tables._CIFAR, private_tables._NEWS):
         assert all(len(row) == len(table.epsilons) for row in table.accuracies.values())
 
 
 def test_the_quick_form_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, form = _form(monkeypatch, private.table_5, Experiment())
-    tiny = form.tiny()
-    assert tiny.method.plan(2).steps == tiny.slow.plan(2).steps == 8
-    assert replace(tiny, canaries=0) != tiny
-    assert tiny.canaries == private_rows._FEW_CANARIES
+    rows = _rows(monkeypatch, TABLE_5, Experiment())
+    tiny = rows.extent.tiny()
+    assert tiny.batch_normalised is not None
+    assert tiny.usual.settings.plan(2).steps == tiny.batch_normalised.settings.plan(2).steps == 8
+    assert tiny.canaries == private_tables._FEW_CANARIES

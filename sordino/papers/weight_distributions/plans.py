@@ -1,4 +1,4 @@
-"""What plans of SI's Tables 4 to 6 cost: as the paper claims, soundly, from the last weights alone, and as audited."""
+"""Plans of SI's Tables 4 to 6, and what they cost: as claimed, soundly, from the last weights alone, and as audited."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _TUNED_AT, _TUNED_WITH = 3.0, 60_000
 
 
 @dataclass(frozen=True)
-class Method:
+class PaperSettings:
     """How SI trains on a dataset."""
 
     n: int
@@ -53,7 +53,7 @@ def claimed_noise(sample_rate: float, steps: int, epsilon: float) -> float:
 
 
 @dataclass(frozen=True)
-class SoundMethod:
+class SoundSettings:
     """Weight distributions that cost the asked ε, as the recipe of that name trains MNIST: few steps, large batches."""
 
     batches: int = 20
@@ -75,7 +75,7 @@ class SoundMethod:
 
 
 @dataclass(frozen=True)
-class Descent:
+class DpsgdSettings:
     """How DP-SGD trains in the comparison: a share of all records a step, by Poisson sampling."""
 
     batches: int
@@ -85,14 +85,14 @@ class Descent:
     l2_clip: float = 0.1
 
     def plan(self, n: int, epsilon: float) -> Plan:
-        return _descent_plan(n, max(1, n // self.batches), self.epochs, self.l2_clip, epsilon)
+        return _dpsgd_plan(n, max(1, n // self.batches), self.epochs, self.l2_clip, epsilon)
 
     def optimiser(self, n: int, epsilon: float) -> SGD:
         return SGD(self.learning_rate * _share(n, epsilon), 0.9)
 
 
 @lru_cache(maxsize=64)
-def _descent_plan(n: int, batch: int, epochs: float, l2_clip: float, epsilon: float) -> Plan:
+def _dpsgd_plan(n: int, batch: int, epochs: float, l2_clip: float, epsilon: float) -> Plan:
     return Plan.calibrated(
         n=n,
         expected_batch_size=batch,

@@ -9,13 +9,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from sordino import models
 from sordino.budget import BudgetExceeded, Ledger
+from sordino.data import load
+from sordino.features import Pixels
 from sordino.papers import trials
 from sordino.papers.trials import TrialStore
 from sordino.papers.weight_distributions import private_trials
-from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN, NETWORKS
-from sordino.papers.weight_distributions.plan_figures import DELTA, Descent, Method, SoundMethod
-from sordino.papers.weight_distributions.private_trials import DistributionTrial, GradientTrial, PrivateTrial
+from sordino.papers.weight_distributions.plans import DELTA, DpsgdSettings, PaperSettings, SoundSettings
+from sordino.papers.weight_distributions.private_trials import (
+    APART,
+    AS_WRITTEN,
+    NETWORKS,
+    DistributionTrial,
+    GradientTrial,
+    PrivateTrial,
+    public_images,
+)
 from sordino.training.mixing import MixingTrainee
 from sordino.training.noisy_weights import accuracy
 from sordino.training.schedules import Schedule, Staircase
@@ -25,10 +35,10 @@ def _falling(epoch: int, steps: int) -> Schedule:
     return Staircase(0.1, 0.9, epoch)
 
 
-METHOD = Method(256, 32, 3, 3.1, _falling, 0.9)
+METHOD = PaperSettings(256, 32, 3, 3.1, _falling, 0.9)
 CLAIMED = DistributionTrial(network="LN-LeNet-5", test=200, plan=METHOD.plan(3))
-SOUND = DistributionTrial(network="LeNet-5", test=50, budget=(3, DELTA), plan=SoundMethod(2, 1).plan(64, 3))
-DESCENT = Descent(2, 2, 1.0)
+SOUND = DistributionTrial(network="LeNet-5", test=50, budget=(3, DELTA), plan=SoundSettings(2, 1).plan(64, 3))
+DESCENT = DpsgdSettings(2, 2, 1.0)
 GRADIENT = GradientTrial(
     network="LeNet-5", test=50, budget=(3, DELTA), plan=DESCENT.plan(64, 3), optimiser=DESCENT.optimiser(64, 3)
 )
@@ -90,7 +100,7 @@ def test_a_trial_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     first = SOUND.run(store=TrialStore(tmp_path))
     monkeypatch.setattr(DistributionTrial, "_fit", None)
     assert SOUND.run(store=TrialStore(tmp_path)) == first
-    others = (replace(SOUND, seed=1), replace(SOUND, plan=SoundMethod(2, 1).plan(64, 2)), replace(SOUND, test=40))
+    others = (replace(SOUND, seed=1), replace(SOUND, plan=SoundSettings(2, 1).plan(64, 2)), replace(SOUND, test=40))
     for other in others:
         with pytest.raises(TypeError):
             other.run(store=TrialStore(tmp_path))
@@ -135,3 +145,25 @@ def test_mixing_is_charged_as_no_privacy(tmp_path: Path) -> None:
     plan = replace(METHOD, n=16, batch=4, epochs=0.5).plan(3, mixing=True)
     trial = DistributionTrial(network=f"BN-LeNet-5{AS_WRITTEN}", test=4, plan=plan)
     assert trial.run(store=TrialStore(tmp_path))["charged"] is None
+
+
+@pytest.mark.parametrize(("dataset", "shape"), [("mnist", (30, 1, 28, 28)), ("cifar-10", (30, 3, 32, 32))])
+def test_thirty_images_of_the_same_shape(dataset: str, shape: tuple[int, ...]) -> None:
+    found = public_images(dataset, Pixels())
+    assert found.shape == shape
+    assert 0.05 < float(found.std()) < 1
+    assert len(found.flatten(1).unique(dim=0)) == 30
+
+
+def test_they_serve_a_network() -> None:
+    torch.manual_seed(0)
+    model = models.AmongPublic(lambda norm: models.lenet5(norm=norm), public_images("mnist", Pixels(), 3))
+    with torch.no_grad():
+        assert model(Pixels()(load("mnist").test.x[:5])).shape == (5, 10)
+
+
+def test_public_images_that_there_are_not_are_refused() -> None:
+    with pytest.raises(ValueError, match="no public images beside adult"):
+        public_images("adult", Pixels())
+    with pytest.raises(ValueError, match=r"public images can be taken, not 0"):
+        public_images("mnist", Pixels(), 0)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from sordino.papers.trials import TrialStore
-from sordino.papers.weight_distributions.plan_figures import (
+from sordino.papers.weight_distributions.plans import (
     DELTA,
-    Descent,
-    Method,
+    DpsgdSettings,
+    PaperSettings,
     PlanAudit,
-    SoundMethod,
+    SoundSettings,
     claimed_noise,
 )
 from sordino.training.schedules import Schedule, Staircase
@@ -24,7 +24,7 @@ def _falling(epoch: int, steps: int) -> Schedule:
     return Staircase(0.1, 0.9, epoch)
 
 
-SMALL = Method(320, 32, 4, 3.1, _falling, 0.9)
+SMALL = PaperSettings(320, 32, 4, 3.1, _falling, 0.9)
 
 
 @pytest.mark.parametrize(("epsilon", "z"), AUTHORS.items())
@@ -54,7 +54,7 @@ def test_where_examples_mix_nothing_holds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("epsilon", [3.0, 0.05])
 def test_sound_plans_cost_what_is_asked(epsilon: float, tmp_path: Path) -> None:
-    method, descent = SoundMethod(), Descent(10, 2, 4.0)
+    method, descent = SoundSettings(), DpsgdSettings(10, 2, 4.0)
     plans = method.plan(60_000, epsilon), descent.plan(60_000, epsilon)
     for plan in plans:
         found = PlanAudit(plan, 200).run(store=TrialStore(tmp_path))
@@ -79,4 +79,4 @@ def test_an_audit_is_done_once_for_a_plan(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_small_dataset_is_no_reason_for_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert SoundMethod(2, 1).plan(16, 3.0).steps == 2
+        assert SoundSettings(2, 1).plan(16, 3.0).steps == 2
