@@ -42,7 +42,7 @@ def audit(
     low_bits: bool = False,
     streams: Streams | None = None,
 ) -> Audit:
-    """Train `runs` times on each of two neighbouring datasets, and bound ε from below by how well outputs tell which.
+    """Train `runs` times on each of two neighbouring datasets, and bound ε from below by how well outputs differ.
 
     `train(records)` returns all that is released: a number, an array, a module, or dicts or lists of them. It must draw
     its own fresh randomness in every call, and is given a fresh copy of the records. An exception that it raises counts
@@ -124,7 +124,7 @@ def _measured(
         needed = _runs_to_refute(epsilon * max(1.0, most / bound), delta, confidence)
         many = f"about {needed:,}" if needed else f"more than {_MOST_RUNS:,}"
         notes.append(
-            f"every run was told apart, of which {runs:,} runs show no more than ε ≥ {bound:.3g}: {many} runs on each "
+            f"every run was told apart, but {runs:,} runs show no more than ε ≥ {bound:.3g}: {many} runs on each "
             f"dataset would refute ε={epsilon:g}"
         )
     elif most <= epsilon:
@@ -210,7 +210,7 @@ class _Trials:
         try:
             deepcopy(tuple(neighbours))
             self._copied = True
-        except Exception:  # whatever a class of somebody else's raises
+        except Exception:  # a foreign class may raise anything
             self._copied = False
 
     def run(self, arm: bool) -> Parts:

@@ -30,7 +30,7 @@ def sampler_test(
     """Draws of the sampler against what a step's event says of them; p-values are combined by a union bound.
 
     Poisson: every record's count is binomial, their number too; batch sizes vary as they should (shuffled ones do
-    not); a record's presence tells nothing about the next steps, nor about any other record's. What it cannot see: a
+    not); a record's presence is independent of the next steps and of any other record's. What it cannot see: a
     dependence of three or more, or of pairs that is too weak to show in so many draws.
     """
     steps = int(np.clip(np.ceil(_EPOCHS / sampler.sample_rate), _FEWEST_STEPS, _MOST_STEPS))
@@ -125,7 +125,7 @@ def _dispersion(counts: NDArray[np.integer], trials: int, rate: float) -> float:
     """Two-sided, of the squared deviations of binomial counts: a gamma law with their sum's mean and variance.
 
     For large counts it is χ²; where counts are small their fourth moment makes the sum vary more. Of too few
-    participations in all the law is not known well enough to tell anything.
+    participations in all the law is not known well enough for a test.
     """
     if len(counts) * trials * min(rate, 1 - rate) < _FEWEST_PARTICIPATIONS:
         return 1.0

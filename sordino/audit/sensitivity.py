@@ -29,7 +29,7 @@ def sensitivity_probe(
     With a plan's expected batch size also some of all records in one batch of that size, or as many as there are, once
     as the trainee would divide it and once in many small physical batches.
 
-    Fails if a record moves the sums by more than the clip, but for rounding, or moves what the others add (examples
+    Fails if a record moves the sums by more than the clip, except for rounding, or moves what the others add (examples
     that mix: batch norm in training mode). It is exact about what it tries, and proves nothing about what it does not;
     the trainee's records should be `adversarial_rows`. A trainee with random views is refused: without a record the
     others are dealt other views, which is no fault.
@@ -68,7 +68,7 @@ def _worst(trainee: Trainee, l2_clip: float, streams: Streams) -> tuple[float, f
             without = [_sum(trainee, np.delete(batch, place), l2_clip) for place in range(len(batch))]
             moved = [_length(all_of_them - one) / l2_clip for one in without]
             largest = max(largest, *moved)
-            # If nobody moves what others add, two records together take away what each takes away alone.
+            # If no record moves what others add, two records together take away what each takes away alone.
             for place in range(len(batch) - 1):
                 neither = _sum(trainee, np.delete(batch, [place, place + 1]), l2_clip)
                 together = all_of_them - without[place] - without[place + 1] + neither

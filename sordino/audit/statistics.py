@@ -1,4 +1,4 @@
-"""Numbers to tell two arms' outputs apart by: what an output is flattened to, and statistics fitted on some of them.
+"""Statistics that distinguish two arms' outputs: what an output is flattened to, and what is fitted on some of them.
 
 Nothing here needs to be right for a bound to hold: statistics are fitted on some runs and measured on others. It only
 decides what is found.
@@ -19,7 +19,7 @@ Statistic = tuple[str, Callable[[Array], Array]]
 """What it is, and the score of each row of features."""
 
 _NAMED = 32
-"""Parts that have summaries of their own; those of a pair of alike parts are for the first few."""
+"""Parts that are summarised one by one; pairs of parts of equal shape only among the first few."""
 _ALIKE = 6
 _BITS = 32
 """Numbers whose lowest bits are looked at one by one."""

@@ -16,7 +16,7 @@ Accountant = Literal["pld", "rdp", "pld+rdp", "pure", "renyi-filter"]
 
 @dataclass(frozen=True)
 class Cost:
-    """An ε that holds, the accountant behind it, and what each accountant says (None where it cannot be had)."""
+    """An ε that holds, the accountant that gave it, and each accountant's figure (None where it has none)."""
 
     epsilon: float
     accountant: Accountant
@@ -29,6 +29,12 @@ def cost(event: Event, delta: float, adjacency: str = "zero-out") -> Cost:
 
     Guarantee: the event is (cost.epsilon, delta)-DP under the adjacency. PLD composes parameters fixed in advance
     only; `Ledger` prices what is chosen along the way.
+
+    >>> from sordino import events
+    >>> training = events.Repeated(events.PoissonGaussian(sample_rate=0.01, noise_multiplier=1.1), 1000)
+    >>> priced = cost(training, delta=1e-5)
+    >>> priced.accountant, round(priced.epsilon, 2)
+    ('pld', 1.52)
     """
     return _cost(event, check_delta(delta), check_adjacency(adjacency))
 

@@ -45,15 +45,22 @@ def noise_multiplier(
     adjacency: str = "zero-out",
     price_of: Price | None = None,
 ) -> float:
-    """The smallest noise multiplier whose event(σ) costs at most target_epsilon by price_of (default: on its own)."""
+    """The smallest noise multiplier whose event(σ) costs at most target_epsilon by price_of (default: alone).
+
+    >>> from sordino import events
+    >>> steps = 1000
+    >>> sigma = noise_multiplier(lambda s: events.Repeated(events.PoissonGaussian(0.01, s), steps), 3.0, 1e-5)
+    >>> round(sigma, 2)
+    0.81
+    """
     check_target(target_epsilon)
     relation, delta = check_adjacency(adjacency), check_delta(target_delta)
     exact = price_of or price(delta, relation)
     spent = exact(Composed(()))
     if spent >= target_epsilon:
         raise OutOfReach(
-            f"nothing is left of the target ε={target_epsilon:g}: what is spent already counts {spent:.4g} in whatever "
-            "is chosen from here on"
+            f"nothing is left of the target ε={target_epsilon:g}: what is spent already counts {spent:.4g} in every "
+            "later choice"
         )
 
     def approximate(sigma: float) -> float:

@@ -4,7 +4,7 @@ The mechanism. From public means μ₀ = θ₀, step s = 0, …, T − 1 takes g
 batch, each clipped to C, divided by the public L; then v_s = β·v_{s−1} + g_s and μ_{s+1} = μ_s − η_s·v_s, and it draws
 θ_{s+1} = μ_{s+1} + N(0, (η_s·C·z/L)²). Rates and β are fixed in advance; the means stay secret. The paper prices each
 draw of θ as if the means before it were known. But the noise of θ_s is not in μ_{s+1}: a record that has joined once
-has moved all means from then on, and every later θ tells of it anew.
+has moved all means from then on, and every later θ reveals it again.
 
 Theorem. Let S be the steps that a record joins. θ₁, …, θ_T together are μ-GDP under zero-out (2μ-GDP under
 replace-one),
@@ -151,7 +151,7 @@ def tail(weights: Array, sample_rate: float, probability: float) -> float:
 
 
 def final_release_epsilon(shifts: Array, probabilities: Array, delta: float) -> float:
-    """What θ_T alone tells at least of a record with aligned gradients beside others without any: to be shown only.
+    """The least ε of θ_T alone, for a record with aligned gradients beside others without any: for display only.
 
     It is then N(shift, 1) with these probabilities of the shifts, all from 0, against N(0, 1). No bound from above but
     where the loss is convex and smooth, steps do not expand, and there is no momentum.

@@ -12,6 +12,7 @@ from .gaussian import BLOCK as BLOCK
 from .gaussian import GRAM_BITS as GRAM_BITS
 from .gaussian import check_length as check_length
 from .gaussian import clip_rows as clip_rows
+from .gaussian import clipped_gaussian_sum as clipped_gaussian_sum
 from .gaussian import gaussian_noise as gaussian_noise
 from .gaussian import gram_sum as gram_sum
 from .gaussian import noisy_gram as noisy_gram
@@ -23,6 +24,7 @@ from .moments import ThresholdQuantiles as ThresholdQuantiles
 from .moments import memory_of as memory_of
 from .quantile import bounds_event as bounds_event
 from .quantile import private_bounds as private_bounds
+from .quantile import private_quantile as private_quantile
 from .streams import GENERATOR as GENERATOR
 from .streams import Stream as Stream
 from .streams import Streams as Streams

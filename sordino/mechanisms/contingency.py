@@ -126,7 +126,7 @@ def _by_products(codes: NDArray[np.integer], sizes: tuple[int, ...], chosen: lis
 
 
 def _by_cells(first: NDArray[np.integer], second: NDArray[np.integer], rows: int, columns: int) -> Table:
-    """One table, in memory of its own size: for an attribute of so many values that their square is too much."""
+    """One table, in no more memory than it takes: for an attribute with too many values for their square."""
     table = np.zeros((rows, columns))
     for start in range(0, len(first), _MOST_RECORDS):
         a, b = (codes[start : start + _MOST_RECORDS] for codes in (first, second))

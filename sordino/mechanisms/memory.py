@@ -25,7 +25,7 @@ def require(needed: float, what: str, remedy: str) -> None:
 def available() -> float:
     """Bytes that may still be taken: the least of what the system, its control groups and ulimit leave.
 
-    Infinity where nobody can tell.
+    Infinity where that is unknown.
     """
     return max(0.0, min([*_of_system(), *_of_groups(), *_of_limit(), math.inf]))
 
@@ -57,7 +57,7 @@ def _of_group(root: Path, place: str, names: tuple[str, str, str]) -> Iterator[f
     for at in {root, *(each for each in (folder, *folder.parents) if each.is_relative_to(root))}:
         limit, used = _number(at / limit_name), _number(at / used_name)
         if limit is not None and used is not None:
-            # Pages of files that nobody has touched of late are given back when memory is asked for.
+            # Pages of files that were not used lately are given back when memory is asked for.
             yield limit - used + _fields(at / "memory.stat").get(cache_name, 0.0)
 
 

@@ -215,10 +215,6 @@ class SecondMoments:
     def _each(self) -> float:
         return self.noise_multiplier * (sqrt(2) if self.with_mean else 1.0)
 
-    def noise_of_square(self, n: int) -> float:
-        """The standard deviation of the noise on a diagonal entry, a mean square; √2 times less off the diagonal."""
-        return self._each * self.l2_clip**2 / n
-
     def release(
         self,
         rows: NDArray[np.floating],

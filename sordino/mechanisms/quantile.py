@@ -38,11 +38,18 @@ def private_quantile(
     Values beyond the bounds are cut, infinite ones too. NaN is an empty record: it counts in no rank, which a value of
     0 does. For a scale of ratios pass logarithms. Streams that are given must be used for nothing else.
     Reference: Smith 2011, "Privacy-preserving statistical estimation with optimal convergence rates".
+
+    >>> from sordino import Ledger
+    >>> ages = np.random.default_rng(0).normal(40, 10, 10_000)
+    >>> ledger = Ledger(target_epsilon=1.0, target_delta=1e-6)
+    >>> median = private_quantile(ages, 0.5, (0.0, 120.0), 0.1, ledger, "median age")
+    >>> abs(median - 40) < 2
+    True
     """
     if values.ndim != 1:
         raise ValueError(f"a quantile takes one number per record, not an array {values.shape}")
     check_quantile(quantile, bounds, epsilon)
-    if len(values) == 0 and ledger.terms.adjacency != "add-remove":  # there, that nobody came is private too
+    if len(values) == 0 and ledger.terms.adjacency != "add-remove":  # there, an empty dataset is private too
         raise ValueError("a quantile needs at least one record")
     streams = Streams.fresh() if streams is None else streams
     ledger.spend(Pure(epsilon), what, part, seeded=streams.predictable)
@@ -81,7 +88,7 @@ def private_bounds(
     each = epsilon / (2 * len(wide_bounds))
     for wide in wide_bounds:
         check_quantile(tail, wide, each)
-    if len(values) == 0 and ledger.terms.adjacency != "add-remove":  # there, that nobody came is private too
+    if len(values) == 0 and ledger.terms.adjacency != "add-remove":  # there, an empty dataset is private too
         raise ValueError("bounds need at least one record")
     streams = Streams.fresh() if streams is None else streams
     ledger.spend(event, what, part, seeded=streams.predictable)

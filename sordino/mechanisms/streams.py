@@ -62,7 +62,7 @@ class Streams:
 
     @classmethod
     def fresh(cls) -> "Streams":
-        """Under a key of the operating system that nobody will know."""
+        """Under a fresh key from the operating system."""
         return cls(os.urandom(_KEY_BYTES), predictable=False)
 
     def generator(self, stream: Stream, step: int = 0) -> np.random.Generator:
@@ -89,17 +89,17 @@ class Streams:
 
 
 class _Cipher:
-    """Generators of one key: it is expanded once, and a counter that nobody holds any more is set anew.
+    """Generators of one key: it is expanded once, and a counter that is no longer in use is reset.
 
     To make an `AESCounter` takes longer than a small step's noise. Guarantee: no two holders share one: it is used
-    again only where no generator, and nobody else, has a reference to it.
+    again only if no generator, nor anything else, has a reference to it.
     """
 
     def __init__(self, key: int) -> None:
         self._key, self._lock = key, Lock()
         self._spare: AESCounter | None = None
         self._unheld = 0
-        """References to a spare that nobody else holds, as counted where they are compared."""
+        """References to a spare that is not in use, as counted where they are compared."""
 
     def generator(self, high: int) -> np.random.Generator:
         """As if made anew with this high word of the counter."""

@@ -22,7 +22,7 @@ def moved_in_noise(moments, rows, changed):
     """The distance of two releases in units of the noise on each entry told: what the Gaussian event prices."""
     n, d = rows.shape
     (mean, squares), (other_mean, other_squares) = told(moments, rows), told(moments, changed)
-    diagonal = moments.noise_of_square(n)
+    diagonal = moments.noise_multiplier * (math.sqrt(2) if moments.with_mean else 1) * moments.l2_clip**2 / n
     deviation = np.where(np.eye(d, dtype=bool), diagonal, diagonal / math.sqrt(2))
     upper = np.triu((other_squares - squares) / deviation)
     parts = [np.linalg.norm(upper)]
