@@ -23,7 +23,7 @@ from sordino.mechanisms.gaussian import clipped_gaussian_sum
 from sordino.mechanisms.moments import ChannelMoments, SecondMoments, ThresholdQuantiles
 from sordino.mechanisms.quantile import private_bounds, private_quantile
 from sordino.mechanisms.trials import noisy_accuracy
-from sordino.runs import Run, TableLedger
+from sordino.runs import Run, TableLedger, workflow_steps
 from sordino.selection import DenseSpace, RandomSearch, SearchPlan, SearchRequest, TrialData, search
 from sordino.selection.attributes import Attributes
 from sordino.selection.crossover_measurement import CrossoverPlan
@@ -33,7 +33,6 @@ from sordino.selection.search_workflow import calibrated
 from sordino.selection.subset_search import LogisticTrials, SubsetCost, pafs
 from sordino.selection.table_models import MODELS
 from sordino.selection.tuning import clip_then_rate, tune
-from sordino.selection.workflow_steps import keyed_steps
 from sordino.training import Plan, normalising
 from sordino.training.convex import LinearPlan, LogisticPlan, fit_linear, fit_logistic
 from sordino.training.convex.perturbations import GaussianObjective
@@ -73,7 +72,7 @@ def searched(ledger: Ledger, run: Run) -> object:
 
 
 def stepped(ledger: Ledger, run: Run) -> object:
-    with keyed_steps(run, ledger, "question", [X], [run.folder / "outcome"]) as steps:
+    with workflow_steps(run, ledger, "question", [X], [run.folder / "outcome"]) as steps:
         return steps
 
 
@@ -108,7 +107,7 @@ USES: dict[str, Use] = {
     "workflow": lambda ledger, run: calibrated(
         ledger, SearchRequest(RandomSearch(2.0), DenseSpace()), RandomSearch(2.0), 60
     ),
-    "keyed_steps": stepped,
+    "workflow_steps": stepped,
     "CrossoverPlan": lambda ledger, run: CrossoverPlan.calibrated(MODELS[:1], SCHEMA, 60, 2, 2, ledger, 1.0),
     "tune": lambda ledger, run: tune(
         [1], lambda one: (one, 0.5), ledger, training=Gaussian(50.0), score=Gaussian(50.0), mean_trials=2.0

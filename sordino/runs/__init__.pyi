@@ -8,7 +8,9 @@ from .key import charging as charging
 from .key import digest as digest
 from .key import environment as environment
 from .key import until_diverged as until_diverged
+from .releases import WorkflowSteps as WorkflowSteps
 from .releases import release_once as release_once
+from .releases import workflow_steps as workflow_steps
 from .run import Run as Run
 from .run import RunBusy as RunBusy
 from .run import RunError as RunError

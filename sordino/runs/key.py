@@ -118,7 +118,8 @@ class Key:
                 return cls(name=content.pop("run"), **content)
             # As versions before 0.2 wrote it.
             plan, data = content["moments" if "moments" in content else "question"], content["data"]
-            here = content.get("environment", {"generator": content.get("generator", GENERATOR)})
+            generator = content.get("generator", GENERATOR if purpose is Purpose.WORKFLOW else None)
+            here = content.get("environment", {"generator": generator})
             return cls(secret.hex(), _name(secret, purpose, plan, data), content.get("seed"), plan, data, here)
         except FileNotFoundError:
             return None
@@ -156,9 +157,9 @@ class Key:
 
     def is_in(self, ledger: Ledger) -> bool:
         """Whether the ledger has an entry of this key: one of its name, or of its name and more."""
-        return any(self._owns(entry.run) for entry in ledger.entries)
+        return any(self.owns(entry.run) for entry in ledger.entries)
 
-    def _owns(self, entry: str) -> bool:
+    def owns(self, entry: str) -> bool:
         return entry.partition(" ")[0] == self.name
 
     def reserve(
@@ -259,6 +260,8 @@ def charged_key(run: Run, ledger: Ledger | None, binding: Binding, *, drawn: boo
     Guarantee: nothing is released here. One key never meets two plans, two sets of data, two environments or, where a
     mark in the folder says which one has paid, two ledgers: that is refused.
     """
+    if ledger is not None:
+        ledger.reload()
     known = Key.read(run, binding.purpose)
     paid = known is not None and ledger is not None and known.is_in(ledger)
     with nullcontext() if ledger is None else charging(run, ledger, unpaid=known is not None and not paid):
@@ -306,20 +309,20 @@ def charging(run: Run, ledger: Ledger, *, unpaid: bool) -> Iterator[None]:
 
 
 @contextmanager
-def until_diverged(run: Run, *hidden: Path, purpose: Purpose = Purpose.RUN) -> Iterator[None]:
+def until_diverged(run: Run, *hidden: Path) -> Iterator[None]:
     """A run that diverges has ended: its key is deleted, and calling again raises the same error.
 
     Guarantee: this releases nothing new: that parameters are not finite is computed from what the ledger has paid for.
     Any other error, a kill or an interrupt leaves the key, and the run can be resumed.
     """
     if (run.folder / _DIVERGED).exists():
-        Key.end(run, *hidden, purpose=purpose)
+        Key.end(run, *hidden)
         raise Diverged(f"the training in {run.folder} diverged: lower the learning rate, and use another folder")
     try:
         yield
     except Diverged as problem:
         run.write_json(_DIVERGED, {"diverged": str(problem)})
-        Key.end(run, *hidden, purpose=purpose)
+        Key.end(run, *hidden)
         raise
 
 

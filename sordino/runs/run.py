@@ -74,14 +74,14 @@ class Run:
         return (self.folder / DESCRIPTION).is_file()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the run: two processes that train it at once would step on each other's checkpoints."""
+    def alone(self, lock: str = "lock") -> Iterator[None]:
+        """Hold the run: two processes that train it at once would overwrite each other's checkpoints."""
         self._make_private()
         try:
-            with FileLock(self.private / "lock", timeout=0):
+            with FileLock(self.private / lock, timeout=0):
                 yield
         except Timeout:
-            raise RunBusy(f"another process is training {self.folder}: wait for it or stop it") from None
+            raise RunBusy(f"another process is at work in {self.folder}: wait for it or stop it") from None
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         write_durably(self.folder / name, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())

@@ -13,7 +13,7 @@ import numpy as np
 from sordino.budget import BudgetExceeded, Event, Gaussian, Ledger, Planned, calibration
 from sordino.data import DataError, Schema, Split, read_inputs, set_aside
 from sordino.mechanisms import Streams, noisy_accuracy, secret_from_seed
-from sordino.runs import Run, RunError, check_budget
+from sordino.runs import Run, RunError, WorkflowSteps, check_budget, workflow_steps
 from sordino.selection.advice import advised_model
 from sordino.selection.advice_request import AdviceRequest
 from sordino.selection.attributes import Attributes, Mask, cfs_greedy, exact_uncertainties
@@ -26,9 +26,9 @@ from sordino.selection.table_models import (
     TableModel,
     classes_of,
     encoded_width,
+    table_arrays,
     touched,
 )
-from sordino.selection.workflow_steps import KeyedSteps, keyed_steps, table_arrays
 
 _REHEARSALS = 3
 _HALVINGS = 8
@@ -154,7 +154,7 @@ def carry_out(plan: AdvisedPlan, table: Split, proxy: ProxyRows, ledger: Ledger,
     public = [proxy.rows] if isinstance(proxy, PublicRows) else proxy.draw(0)
     data = table_arrays(plan.schema, train, validation, *public)
     settings = repr(plan).replace("AdvisedPlan", "Steps", 1)  # as earlier versions bound their keys to it
-    with keyed_steps(run, ledger, settings, data, [outcome]) as steps:
+    with workflow_steps(run, ledger, settings, data, [outcome]) as steps:
         if outcome.exists():
             _check_finished(plan, steps)
             steps.known(score, charge)
@@ -185,7 +185,7 @@ def _used(plan: AdvisedPlan) -> dict[str, Any]:
     return {"model": plan.model.name, "schema": plan.schema.to_json()}
 
 
-def _check_finished(plan: AdvisedPlan, steps: KeyedSteps) -> None:
+def _check_finished(plan: AdvisedPlan, steps: WorkflowSteps) -> None:
     """Its key is deleted, so its settings are checked by what it has kept."""
     run = steps.run
     known = run.read_sealed(USED)
@@ -195,7 +195,7 @@ def _check_finished(plan: AdvisedPlan, steps: KeyedSteps) -> None:
         steps.known(run.folder / _FEATURES, _selection_charge(plan))
 
 
-def _selected(plan: AdvisedPlan, train: Split, proxy: ProxyRows, steps: KeyedSteps) -> dict[str, Any]:
+def _selected(plan: AdvisedPlan, train: Split, proxy: ProxyRows, steps: WorkflowSteps) -> dict[str, Any]:
     """A mask over the model's encoded features: by private CFS, by CFS on public rows, or by public facts alone."""
     shown = plan.model.columns(plan.schema)
     attributes = Attributes(Schema(shown, plan.schema.target))

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from sordino.budget import Composed, Event, Gaussian, Ledger, Planned, Repeated, calibration
 from sordino.data import DataError, Schema, Split
 from sordino.mechanisms import Streams, check_count_noise, noisy_accuracy, secret_from_seed
-from sordino.runs import Run
+from sordino.runs import Run, workflow_steps
 from sordino.selection.crossover_epsilon import crossover_in_words, crossovers, curve, draw_crossover, winning_ranges
 from sordino.selection.proxy_rows import ProxyRows
-from sordino.selection.table_models import Predict, PricedPlan, TableModel, classes_of, models_named
-from sordino.selection.workflow_steps import keyed_steps, table_arrays
+from sordino.selection.table_models import Predict, PricedPlan, TableModel, classes_of, models_named, table_arrays
 
 _STEP_DOWN = 2.0
 """Between neighbouring ε of a private measurement: each then costs about a quarter of the next, in squares."""
@@ -273,7 +272,7 @@ def measure_privately(
     settings = repr((plan, schema, sorted((name, tuple(each)) for name, each in rates.items())))
     settings = settings.replace("CrossoverPlan", "PrivatePlan", 1)  # as earlier versions bound their keys to it
     data = table_arrays(schema, train, validation)
-    with keyed_steps(Run.at(folder), ledger, settings, data, scores) as steps:
+    with workflow_steps(Run.at(folder), ledger, settings, data, scores) as steps:
         for number, (model, k, repeat) in enumerate(trials):
             score, what = scores[number], _what(model, plan.epsilons[k], repeat)
             charge = Planned(Gaussian(plan.score_noise), _score_of(what), "validation")

@@ -4,47 +4,37 @@ A search is replayed: its secret key decides every candidate and every number of
 read from their folders. So a search killed at any point ends as it would have ended.
 """
 
-import hashlib
-import hmac
 import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic
 
 import numpy as np
 
 from sordino.budget import (
-    BudgetExceeded,
     Event,
     Ledger,
     LedgerError,
     NonPrivate,
     Planned,
     Repeated,
-    UnsupportedEvent,
-    partial_of,
 )
 from sordino.mechanisms import (
-    GENERATOR,
     ScoreNoise,
     Stream,
-    bound_streams,
     check_count_noise,
     data_tag,
-    new_secret,
-    secret_from_seed,
 )
-from sordino.runs import Key, Run, RunError, check_budget
+from sordino.runs import Binding, Key, Purpose, Run, RunError, charged_key, check_budget, digest
 from sordino.selection.executors import Executor, InProcess
 from sordino.selection.search_methods import Round, SearchMethod, Stage
 from sordino.selection.search_spaces import C, Space, check_buildable
 from sordino.selection.trials import FinishedTrial, TrialData, TrialResult, TrialTask
 from sordino.training import Plan
 
-_KEY = "search.json"
 OUTCOME = "search.json"
 
 OnResult = Callable[[TrialResult], None]
@@ -85,7 +75,7 @@ class SearchPlan(Generic[C]):
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+        return digest(self.to_json())
 
 
 def search(
@@ -113,17 +103,28 @@ def search(
     _check(plan, ledger)
     check_buildable(plan.space, data.shape, data.classes)
     with run.alone():
-        key = _Key.begin_or_resume(run, plan, data, seed)
-        if key is None:
+        if (run.folder / OUTCOME).exists():
+            _forget(run)
             return _finished(run, plan, ledger)
         hidden = plan.method.hides_trials or not plan.training.private
         folder = (run.private if hidden and ledger is not None else run.folder) / "trials"
-        with (executor or InProcess()).at_work(data) as work:  # before anything is paid: a cluster may not answer
+        binding = Binding(
+            plan.digest, lambda key: data_tag(key, *data.arrays()), seed, purpose=Purpose.SEARCH, anywhere=True
+        )
+        with (
+            charged_key(run, ledger, binding, drawn=ledger is None or folder.exists()) as key,
+            (executor or InProcess()).at_work(data) as work,  # before anything is paid: a cluster may not answer
+        ):
             if ledger is not None:
                 _reserve(ledger, plan, key, run, folder)
             folder.mkdir(exist_ok=True)
+
+            def randomness(purpose: str, number: int) -> np.random.Generator:
+                """The same whenever the search is replayed."""
+                return key.streams_for({"search": purpose}).generator(Stream.SAMPLING, number)
+
             tasks, trials = _Tasks(plan, ledger, key, folder), list[FinishedTrial]()
-            for wanted in plan.method.rounds(plan.space, key.randomness, trials):
+            for wanted in plan.method.rounds(plan.space, randomness, trials):
                 finished = []
                 for trial in work(tasks.of(wanted)):
                     finished.append(trial)
@@ -133,7 +134,7 @@ def search(
                     on_result(_best(finished).result)  # what the next round draws from is released
                 trials += sorted(finished, key=lambda trial: trial.number)
             chosen = _best(trials)
-        _release(run, plan, chosen, [] if ledger is None else key.entries(plan))
+        _release(run, plan, chosen, [] if ledger is None else _entries(key, plan))
         _forget(run)
     return chosen.result
 
@@ -144,7 +145,7 @@ class _Tasks(Generic[C]):
 
     plan: SearchPlan[C]
     ledger: Ledger | None
-    key: "_Key"
+    key: Key
     folder: Path
     begun: int = 0
 
@@ -166,8 +167,8 @@ class _Tasks(Generic[C]):
                 momentum=self.plan.momentum,
                 adjacency="zero-out" if self.ledger is None else self.ledger.terms.adjacency,
                 noise=self.plan.noise,
-                secret=self.key.secret,
-                seed=self.key.seed_of(number),
+                secret=bytes.fromhex(self.key.secret),
+                seed=_seed_of(self.key, number),
             )
 
     def _charge(self, stage: int, count: int) -> None:
@@ -175,76 +176,25 @@ class _Tasks(Generic[C]):
         if self.ledger is None:
             return
         for part, _ in self.plan.stages()[stage].events():
-            number = self.ledger.number_of(self.key.entry(stage, part))
+            number = self.ledger.number_of(_entry(self.key, stage, part))
             if number is None:
                 raise RunError("the ledger has lost this search's entry: it is another ledger, or an old copy")
             if self.ledger.entries[number].count < count:
                 self.ledger.raise_count(number, count)
 
 
-@dataclass(frozen=True)
-class _Key:
-    """The secret of a search with all that it is bound to."""
+def _entry(key: Key, stage: int, part: str) -> str:
+    return f"{key.name} {stage} {part}"
 
-    secret: bytes = field(repr=False)
-    seed: int | None
-    bound: str
-    """The plan and the data."""
-    new: bool
 
-    @property
-    def name(self) -> str:
-        """Public, for the ledger's entries; other plans or data have other names, also under the same seed."""
-        return hmac.new(self.secret, f"search {self.bound}".encode(), hashlib.sha256).hexdigest()[:16]
+def _entries(key: Key, plan: SearchPlan[C]) -> list[str]:
+    """All that the ledger holds of the search."""
+    return [_entry(key, place, part) for place, stage in enumerate(plan.stages()) for part, _ in stage.events()]
 
-    def entry(self, stage: int, part: str) -> str:
-        return f"{self.name} {stage} {part}"
 
-    def entries(self, plan: SearchPlan[C]) -> list[str]:
-        """All that the ledger holds of the search."""
-        stages = enumerate(plan.stages())
-        return [self.entry(place, part) for place, stage in stages for part, _ in stage.events()]
-
-    def randomness(self, purpose: str, number: int) -> np.random.Generator:
-        """The same whenever the search is replayed."""
-        streams = bound_streams(self.secret, {"search": purpose}, predictable=self.seed is not None)
-        return streams.generator(Stream.SAMPLING, number)
-
-    def seed_of(self, trial: int) -> int | None:
-        """Trials draw their keys from the operating system, unless the user has fixed all randomness."""
-        if self.seed is None:
-            return None
-        return int.from_bytes(hmac.new(self.secret, f"trial {trial}".encode(), hashlib.sha256).digest()[:7], "little")
-
-    @classmethod
-    def begin_or_resume(cls, run: Run, plan: SearchPlan[C], data: TrialData, seed: int | None) -> "_Key | None":
-        """The key of a new or an unfinished search; None if the folder holds a finished one."""
-        if (run.folder / OUTCOME).exists():
-            _forget(run)
-            return None
-        facts = {"question": plan.digest, "seed": seed, "generator": GENERATOR}
-        path = run.private / _KEY
-        if not path.exists():
-            secret = new_secret() if seed is None else secret_from_seed(seed)
-            tag = data_tag(secret, *data.arrays())
-            run.write_private(_KEY, {"secret": secret.hex(), "data": tag, **facts})
-            return cls(secret, seed, f"{facts['question']} {tag}", new=True)
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            secret = bytes.fromhex(content["secret"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            raise RunError(f"the key in {run.private} is damaged: the search cannot resume; start a new one") from None
-        if any(content.get(name) != facts[name] for name in ("question", "seed")):
-            raise RunError(f"{run.folder} holds an unfinished search with other settings: resuming it is refused")
-        if content.get("generator") != GENERATOR:
-            raise RunError(
-                f"{run.folder} holds an unfinished search by a version of sordino that draws its noise otherwise: "
-                "finish it with that version, or start a new one in another folder"
-            )
-        tag = data_tag(secret, *data.arrays())
-        if content.get("data") != tag:
-            raise RunError(f"{run.folder} holds an unfinished search on other data: resuming it is refused")
-        return cls(secret, seed, f"{facts['question']} {tag}", new=False)
+def _seed_of(key: Key, trial: int) -> int | None:
+    """Trials draw their keys from the operating system, unless the user has fixed all randomness."""
+    return None if key.seed is None else int.from_bytes(key.mac(f"trial {trial}")[:7], "little")
 
 
 def _check(plan: SearchPlan[C], ledger: Ledger | None) -> None:
@@ -261,34 +211,25 @@ def _best(trials: list[FinishedTrial]) -> FinishedTrial:
     return max(trials, key=lambda trial: trial.result.score)
 
 
-def _reserve(ledger: Ledger, plan: SearchPlan[C], key: _Key, run: Run, trials: Path) -> None:
+def _reserve(ledger: Ledger, plan: SearchPlan[C], key: Key, run: Run, trials: Path) -> None:
     """Announce and reserve all that the search may draw, so that it is refused at its start or not at all."""
     wanted: dict[str, tuple[Event, int, str, str]] = {
-        key.entry(place, part): (event, stage.most, f"search {key.name}, {stage.name}", part)
+        _entry(key, place, part): (event, stage.most, f"search {key.name}, {stage.name}", part)
         for place, stage in enumerate(plan.stages())
         for part, event in stage.events()
     }
-    ledger.reload()
     missing = {entry: item for entry, item in wanted.items() if ledger.number_of(entry) is None}
-    if key.new and len(missing) < len(wanted):
-        _forget(run)
-        raise RunError("the ledger already holds a search with this seed, plan and data: choose another seed")
     if missing and trials.exists():
         raise RunError(f"{run.folder} has trials that this ledger has not paid for: use the ledger that has")
     planned = [Planned(Repeated(event, most), what, part) for event, most, what, part in missing.values()]
     unannounced = [item for item in planned if item not in ledger.plan]
-    try:
-        check_budget(ledger, unannounced)
-        for item in unannounced:
-            # Where something was drawn before, the search goes through the ledger's filter instead.
-            with suppress(LedgerError):
-                ledger.announce(*item)
-        for entry, (event, most, what, part) in missing.items():
-            ledger.begin(event, most, what, part, seeded=key.seed is not None, run=entry)
-    except (BudgetExceeded, UnsupportedEvent):
-        if key.new and all(ledger.number_of(entry) is None for entry in wanted):
-            _forget(run)  # nothing was reserved: a cheaper search may use the folder
-        raise
+    check_budget(ledger, unannounced)
+    for item in unannounced:
+        # Where something was drawn before, the search goes through the ledger's filter instead.
+        with suppress(LedgerError):
+            ledger.announce(*item)
+    for entry, (event, most, what, part) in missing.items():
+        key.reserve(ledger, event, most, what, part, entry=entry)
 
 
 def _release(run: Run, plan: SearchPlan[C], chosen: FinishedTrial, paid: list[str]) -> None:
@@ -319,7 +260,7 @@ def _finished(run: Run, plan: SearchPlan[C], ledger: Ledger | None) -> TrialResu
 
 def is_begun(run: Run) -> bool:
     """Whether the folder holds a search that is not finished."""
-    return (run.private / _KEY).exists()
+    return Purpose.SEARCH.file(run).exists()
 
 
 def _forget(run: Run) -> None:
@@ -328,7 +269,6 @@ def _forget(run: Run) -> None:
     A trial deletes its own key when it ends; those of earlier versions kept it if they diverged.
     """
     shutil.rmtree(run.private / "trials", ignore_errors=True)
-    for path in (run.private / _KEY, partial_of(run.private / _KEY)):
-        path.unlink(missing_ok=True)
+    Key.end(run, purpose=Purpose.SEARCH)
     for trial in (run.folder / "trials").glob("*/private"):
         Key.end(Run(trial.parent))

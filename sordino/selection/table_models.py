@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -13,13 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.budget import Event, Ledger, Planned
-from sordino.data import Column, DataError, PoissonSampler, Schema
+from sordino.data import Column, DataError, PoissonSampler, Schema, Split
 from sordino.features import CentredOneHot, OneHot, neutral_cuts
 from sordino.mechanisms import Stream, Streams
 from sordino.models import dense
-from sordino.runs import Run
+from sordino.runs import Run, WorkflowSteps
 from sordino.selection.attributes import Mask
-from sordino.selection.workflow_steps import KeyedSteps
 from sordino.training import (
     SGD,
     GaussianObjective,
@@ -72,7 +71,7 @@ class TableTraining(Protocol):
         Guarantee: none is needed, and none is given.
         """
 
-    def train(self, run: Run, plan: Any, learning_rate: float, steps: KeyedSteps, what: str) -> Predict:
+    def train(self, run: Run, plan: Any, learning_rate: float, steps: WorkflowSteps, what: str) -> Predict:
         """Train on private data, or take up what the run's folder, which is in that of the steps, holds of it.
 
         Guarantee: the plan's event on the part "train", charged before the data is read, and once if it is killed.
@@ -268,7 +267,7 @@ class _SgdTraining:
         train_steps(training, training.start(), streams, plan.steps)
         return partial(self._predict, trainee)
 
-    def train(self, run: Run, plan: Plan, learning_rate: float, steps: KeyedSteps, what: str) -> Predict:
+    def train(self, run: Run, plan: Plan, learning_rate: float, steps: WorkflowSteps, what: str) -> Predict:
         fit(run, plan, self.trainee, SGD(learning_rate, MOMENTUM), steps.ledger, what=what)
         check_finite(self.trainee.weights())
         return partial(self._predict, self.trainee)
@@ -292,7 +291,7 @@ class _LogisticTraining:
         each = [fit_many(self.x, (self.y == c).astype(np.int64), every, binary, 1, generator)[0, 0] for c in positives]
         return partial(predict_logistic, each[0] if self.classes == 2 else np.stack(each))
 
-    def train(self, run: Run, plan: LogisticPlan, learning_rate: float, steps: KeyedSteps, what: str) -> Predict:
+    def train(self, run: Run, plan: LogisticPlan, learning_rate: float, steps: WorkflowSteps, what: str) -> Predict:
         def draw(ledger: Ledger, streams: Streams) -> NDArray[np.float64]:
             return fit_logistic(plan, self.x, self.y, ledger, streams, what=what)
 
@@ -352,3 +351,17 @@ def _by_module(trainee: ModuleTrainee, x: NDArray[np.float32]) -> NDArray[np.int
 
 def _classes(scores: torch.Tensor) -> NDArray[np.int64]:
     return np.asarray(torch.nan_to_num(scores).argmax(dim=1).numpy(), dtype=np.int64)
+
+
+def table_arrays(schema: Schema, *parts: Split) -> Iterator[NDArray[Any]]:
+    """All that a schema lets one read of the parts of a table, to bind a key to."""
+    import pandas as pd
+
+    for part in parts:
+        for column in schema.columns:
+            values = part.x[column.name]
+            if column.categories is None:
+                yield values.to_numpy(np.float64)
+            else:
+                yield np.asarray(pd.Index(column.categories).get_indexer(pd.Index(values)))
+        yield part.y

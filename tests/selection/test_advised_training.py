@@ -16,8 +16,7 @@ from sordino.data import Column, DataError, Split
 from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
 from sordino.mechanisms.streams import secret_from_seed
-from sordino.runs import Run, RunError
-from sordino.selection import workflow_steps
+from sordino.runs import Run, RunError, key
 from sordino.selection.advised_training import AdvisedPlan, AdvisedResult, carry_out, classify_by_advice, holds_advice
 from sordino.selection.proxy_rows import PublicRows
 from sordino.selection.table_models import MODELS
@@ -162,7 +161,7 @@ def test_a_finished_folder_answers_for_its_own_ledger_and_noise_only(finished: P
 def test_two_folders_do_not_share_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = []
     for seed in range(2):
-        monkeypatch.setattr(workflow_steps, "new_secret", partial(secret_from_seed, seed))
+        monkeypatch.setattr(key, "new_secret", partial(secret_from_seed, seed))
         folder = tmp_path / str(seed)
         done(folder, replace(LOGISTIC, selection_noise=None, kept=("a", "b", "c")))
         weights.append(Run(folder).read_tensors(Run(folder).model)[0]["weights"])

@@ -20,7 +20,6 @@ from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
 from sordino.data import set_aside
 from sordino.mechanisms.streams import secret_from_seed
-from sordino.selection import workflow_steps
 from sordino.selection.advised_training import AdvisedPlan, carry_out
 from sordino.selection.crossover_measurement import CrossoverPlan, measure_privately
 from sordino.selection.proxy_rows import PublicRows
@@ -65,8 +64,12 @@ replace = os.replace
 def go(out):
     plan, work = WORKFLOWS[out.parent.name]
     # The same keys in both folders, but another one if a key that was written is not found again.
-    workflow_steps.new_secret = lambda: os.urandom(16) if (out / ".key").exists() else secret_from_seed(1)
-    key.new_secret = lambda: secret_from_seed(2)
+    def secret():
+        if (out / "private" / "steps.json").exists():  # a training within the workflow
+            return secret_from_seed(2)
+        return os.urandom(16) if (out / ".key").exists() else secret_from_seed(1)
+
+    key.new_secret = secret
     out.mkdir(parents=True, exist_ok=True)
     work(Ledger(50.0, 1e-4, path=out / "ledger.json", planned=plan.announcements()), out)
 

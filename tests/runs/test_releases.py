@@ -18,10 +18,9 @@ from sordino.budget.entries import Planned
 from sordino.data import Column, Split
 from sordino.data.schema import Schema
 from sordino.mechanisms.streams import Stream, Streams
-from sordino.runs import Run, RunError
-from sordino.selection import workflow_steps as module
-from sordino.selection.workflow_steps import KeyedSteps, keyed_steps, table_arrays
-from sordino.training.dpsgd import Diverged
+from sordino.runs import Binding, Diverged, Key, Purpose, Run, RunError, WorkflowSteps, workflow_steps
+from sordino.runs import releases as module
+from sordino.selection.table_models import table_arrays
 
 DATA = (np.arange(6.0), np.arange(6))
 CHARGE = Planned(Gaussian(3.0), "a number")
@@ -34,7 +33,7 @@ def drawn(ledger: Ledger, streams: Streams, charge: Planned = CHARGE) -> dict[st
 
 def steps_in(folder: Path, settings: str = "q", data: Any = DATA, ledger: Ledger | None = None) -> Any:
     ledger = Ledger(5.0, 1e-5, path=folder / "ledger.json") if ledger is None else ledger
-    return keyed_steps(Run.at(folder), ledger, settings, data, [folder / "last.json"])
+    return workflow_steps(Run.at(folder), ledger, settings, data, [folder / "last.json"])
 
 
 def interrupted(folder: Path) -> list[float]:
@@ -82,8 +81,8 @@ def test_streams_are_of_one_step_and_one_workflow(tmp_path: Path) -> None:
     numbers = [*everything(tmp_path / "a"), *everything(tmp_path / "b")]
     assert len(set(numbers)) == 20
     # The names in the ledger are public: only the secret makes numbers of them.
-    keys = [module._Key(bytes([seed] * 16), "question and data") for seed in range(2)]
-    assert len({key.streams("entry").generator(Stream.NOISE).normal() for key in keys}) == 2
+    keys = [Key.new(Binding("question", lambda secret: "data", purpose=Purpose.WORKFLOW)) for _ in range(2)]
+    assert len({key.streams_for({"step": "entry"}).generator(Stream.NOISE).normal() for key in keys}) == 2
     assert len({key.name for key in keys}) == 2
 
 
@@ -149,7 +148,7 @@ def test_a_step_may_draw_what_it_was_charged_for_and_nothing_else(tmp_path: Path
         with pytest.raises(RuntimeError, match="something else"), steps_in(tmp_path) as steps:
             steps.values(tmp_path / "last.json", CHARGE, draw)
         assert not (tmp_path / "last.json").exists()
-    with pytest.raises(RunError, match="entry of this step"), steps_in(tmp_path) as steps:
+    with pytest.raises(RunError, match="ledger's entry"), steps_in(tmp_path) as steps:
         steps.values(tmp_path / "last.json", CHARGE._replace(event=Gaussian(2.0)), drawn)
 
 
@@ -220,11 +219,11 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> KeyedSteps:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> WorkflowSteps:
     folder = tmp_path_factory.mktemp("finished")
     with steps_in(folder) as steps:
         steps.values(folder / "last.json", CHARGE, drawn)
-    return KeyedSteps(steps.run, steps.ledger, None)
+    return WorkflowSteps(steps.run, steps.ledger, None)
 
 
 documents = st.recursive(
@@ -236,14 +235,14 @@ documents = st.recursive(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=20) | documents.map(lambda value: json.dumps(value).encode()))
-def test_damaged_files_give_one_line(finished: KeyedSteps, content: bytes) -> None:
+def test_damaged_files_give_one_line(finished: WorkflowSteps, content: bytes) -> None:
     path = finished.run.folder / "damaged.json"
     path.write_bytes(content)
     with pytest.raises(RunError, match="cannot be read"):
         finished.known(path, CHARGE)
 
 
-def test_a_changed_number_or_key_is_found(finished: KeyedSteps, tmp_path: Path) -> None:
+def test_a_changed_number_or_key_is_found(finished: WorkflowSteps, tmp_path: Path) -> None:
     path = finished.run.folder / "changed.json"
     text = (finished.run.folder / "last.json").read_text()
     path.write_text(re.sub(r'("number": -?\d)', r"\g<1>1", text))
