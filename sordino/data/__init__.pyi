@@ -2,7 +2,6 @@ from .dataset import Column as Column
 from .dataset import Dataset as Dataset
 from .dataset import Facts as Facts
 from .dataset import Split as Split
-from .dataset import Splits as Splits
 from .dataset import check_labels as check_labels
 from .dataset import draw as draw
 from .dataset import number_set_aside as number_set_aside

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import tarfile
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -225,44 +224,36 @@ def _table(files: Files, names: Sequence[str], facts: Facts, *, target: int = -1
         rows = rows[1:]
         if not rows:
             raise DataError(f"{where} holds no rows (n=0)")
-    targets = [(line, row.pop(target)) for line, row in rows]
-    content: dict[str, object] = {}
-    for i, column in enumerate(columns):
-        cells = [(line, row[i]) for line, row in rows]
-        if column.categories is None:
-            content[column.name] = _numbers(cells, column.name, where)
+    lines, cells = zip(*rows, strict=True)
+    by_column = list(zip(*cells, strict=True))
+    targets = pd.Series(by_column.pop(target))
+
+    def refuse_first(wrong: Any, what: str) -> None:
+        if wrong.any():
+            raise DataError(f"{where}, line {lines[int(wrong.argmax())]}{what}; correct or drop the row")
+
+    def numbers(words: Any, column: str) -> NDArray[np.float64]:
+        found = pd.to_numeric(pd.Series(words), errors="coerce").to_numpy(np.float64)
+        refuse_first(~np.isfinite(found), f", column {column!r}: not a finite number")
+        return found
+
+    def codes(words: Any, known: tuple[str, ...], what: str) -> NDArray[np.int64]:
+        found = pd.Index(known).get_indexer(pd.Index(words)).astype(np.int64)
+        refuse_first(found < 0, what)
+        return found
+
+    content: dict[str, Any] = {}
+    for column, words in zip(columns, by_column, strict=True):
+        known = column.categories
+        if known is None:
+            content[column.name] = numbers(words, column.name)
             continue
-        known = set(column.categories)
-        for line, cell in cells:
-            if cell not in known:
-                raise DataError(
-                    f"{where}, line {line}, column {column.name!r}: not one of the {len(known)} documented categories; "
-                    "correct or drop the row"
-                )
-        content[column.name] = pd.Categorical([cell for _, cell in cells], categories=list(column.categories))
-    y = _numbers(targets, header, where) if facts.classes is None else _labels(targets, facts.classes, where)
+        found = codes(words, known, f", column {column.name!r}: not one of the {len(known)} documented categories")
+        content[column.name] = pd.Categorical.from_codes(found, categories=pd.Index(known))
+    if facts.classes is None:
+        return Split(pd.DataFrame(content), numbers(targets, header))
+    y = codes(targets.str.rstrip("."), facts.classes, f": the label is none of {', '.join(facts.classes)}")
     return Split(pd.DataFrame(content), y)
-
-
-def _numbers(cells: list[tuple[int, str]], column: str, where: object) -> NDArray[np.float64]:
-    def number(line: int, cell: str) -> float:
-        try:
-            value = float(cell)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise DataError(f"{where}, line {line}, column {column!r}: not a finite number; correct or drop the row")
-        return value
-
-    return np.array([number(line, cell) for line, cell in cells])
-
-
-def _labels(cells: list[tuple[int, str]], classes: tuple[str, ...], where: object) -> NDArray[np.int64]:
-    index = {name: i for i, name in enumerate(classes)}
-    for line, cell in cells:
-        if cell.rstrip(".") not in index:
-            raise DataError(f"{where}, line {line}: the label is none of {', '.join(classes)}; correct or drop the row")
-    return np.array([index[cell.rstrip(".")] for _, cell in cells], np.int64)
 
 
 def _messages(files: Files, names: Sequence[str], facts: Facts) -> Split:
