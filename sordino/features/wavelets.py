@@ -108,17 +108,8 @@ def wavelet_matrices(waves: Array, fold: int) -> Array:
     filters, height, width = waves.shape
     down, across = (_signed(side, fold) for side in (height, width))
     at = waves[:, down[0][..., None, None, None], across[0]]  # filter, then sign, frequency, fold of either side
-    matrices = np.einsum(
-        "lsmbSMB,sm,SM,ts,TS,us,US->umMUltbTB",
-        at,
-        down[1],
-        across[1],
-        _WAVE.conj(),
-        _WAVE.conj(),
-        _WAVE,
-        _WAVE,
-        optimize=True,
-    ) / (height * width)
+    operands = (at, down[1], across[1], _WAVE.conj(), _WAVE.conj(), _WAVE, _WAVE)
+    matrices = np.einsum("lsmbSMB,sm,SM,ts,TS,us,US->umMUltbTB", *operands, optimize=True) / (height * width)
     matrices = np.stack([matrices.real, matrices.imag], axis=4)
     return matrices.reshape(2, -1, 4 * filters, 4 * fold**2)
 

@@ -73,15 +73,8 @@ class LayerRules:
         return losses.detach(), tape.measured
 
 
-_PICKING = {
-    "nonzero",
-    "masked_select",
-    "_unique2",
-    "unique_dim",
-    "unique_consecutive",
-    "masked_scatter",
-    "masked_scatter_",
-}
+_PICKING = {"nonzero", "masked_select", "masked_scatter", "masked_scatter_"}
+_PICKING |= {"_unique2", "unique_dim", "unique_consecutive"}
 _ALONG = {"index_select": 1, "gather": 1, "flip": 1, "roll": 2, "sort": 1, "argsort": 1, "topk": 2}
 _INDEXED = {"index", "index_put", "index_put_", "_unsafe_index"}
 

@@ -85,19 +85,23 @@ class Buffers:
         return self._kept[key]
 
 
-class WholeGradient(MeasuredGradient):
-    """Gradients that were formed, (B, *shape); those of a kernel may have their channels last."""
-
-    def __init__(self, gradients: Tensor, *, channels_last: bool = False, squares: Tensor | None = None) -> None:
-        self._gradients = at_least_single(gradients)
-        self._channels_last = channels_last
-        self._squares = squares
+class OneRoute(MeasuredGradient):
+    """A gradient whose norms are computed in one way only."""
 
     def routes(self) -> Sequence[str]:
         return ("whole",)
 
     def signature(self) -> str:
         return ""
+
+
+class WholeGradient(OneRoute):
+    """Gradients that were formed, (B, *shape); those of a kernel may have their channels last."""
+
+    def __init__(self, gradients: Tensor, *, channels_last: bool = False, squares: Tensor | None = None) -> None:
+        self._gradients = at_least_single(gradients)
+        self._channels_last = channels_last
+        self._squares = squares
 
     def measure(self, route: str) -> "WholeGradient":
         self.squares = squared_norms(self._gradients) if self._squares is None else self._squares

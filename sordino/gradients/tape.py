@@ -1,6 +1,6 @@
 """The tape: which layers a batch passes, and the per-example gradients that come back from them.
 
-A layer with a rule runs as an autograd function of its own. Its backward pass returns the gradient of its inputs as
+A layer with a rule runs as a custom autograd function. Its backward pass returns the gradient of its inputs as
 usual, and hands the tape per-example gradients of each parameter instead of their sum. Norms are taken at once, while
 the layer's tensors are still in the processor's cache; weighted sums wait until every norm is known.
 """

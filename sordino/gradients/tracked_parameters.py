@@ -61,18 +61,8 @@ class Tracked(Tensor):
 
 
 # Results that are not tensors: autograd, too, treats what is computed from them as constant.
-_NOT_TENSORS = {
-    "size",
-    "dim",
-    "numel",
-    "nelement",
-    "stride",
-    "is_floating_point",
-    "is_complex",
-    "is_contiguous",
-    "__len__",
-}
-_NOT_TENSORS |= {"item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__repr__", "__format__"}
+_NOT_TENSORS = {"size", "dim", "numel", "nelement", "stride", "is_floating_point", "is_complex", "is_contiguous"}
+_NOT_TENSORS |= {"__len__", "item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__repr__", "__format__"}
 _ELEMENTWISE = {"add", "sub", "mul", "div", "rsub", "truediv", "true_divide", "subtract", "multiply", "divide"}
 _ELEMENTWISE |= {f"__{prefix}{name}__" for name in ("add", "sub", "mul", "truediv") for prefix in ("", "r", "i")}
 _ELEMENTWISE |= {"add_", "sub_", "mul_", "div_"}

@@ -96,7 +96,7 @@ def tf_tutorial_cnn(classes: int = 10, norm: Norm = no_norm, side: int = 24) -> 
 
 
 def lenet5(classes: int = 10, norm: Norm = no_norm) -> nn.Sequential:
-    """SI's LeNet-5 for MNIST: 61,706 parameters on 1×28×28 images; norms stand before the pooling, as in its code."""
+    """SI's LeNet-5 for MNIST: 61,706 parameters on 1×28×28 images; norms come before the pooling, as in its code."""
     return in_sequence(
         (nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), norm(6), nn.MaxPool2d(2)),
         (nn.Conv2d(6, 16, 5), nn.ReLU(), norm(16), nn.MaxPool2d(2)),

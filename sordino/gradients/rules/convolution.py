@@ -190,7 +190,7 @@ class _Frame:
             framed = (block, *sides, x.shape[1])
             if not channels_last:
                 framed = (block, x.shape[1], *sides[:-1], self._phases, -(-sides[-1] // self._phases))
-            # Only its inside is ever written to, so what is around stays zero: the name tells where the inside is,
+            # Only its inside is ever written to, so the margin stays zero: the name says where the inside is,
             # since inputs of another width may have a frame of the same shape.
             self._frame = buffers.take_zeros(f"frame {geometry.padding} {sides}", framed, x)
 

@@ -1,6 +1,5 @@
 """Linear layers, attention and embeddings."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sordino.gradients.per_example_gradients import (
-    MeasuredGradient,
+    OneRoute,
     OuterProducts,
     PerExampleGradient,
     Vectors,
@@ -166,7 +165,7 @@ class _Embedding:
         return (None,), {self.parameters[0]: _TokenRows(g, tokens, self._weight.shape)}
 
 
-class _TokenRows(MeasuredGradient):
+class _TokenRows(OneRoute):
     """Rows of g (B, T, D), each added to the row of its token (B, T)."""
 
     def __init__(self, g: Tensor, tokens: Tensor, shape: torch.Size) -> None:
@@ -174,12 +173,6 @@ class _TokenRows(MeasuredGradient):
         # Rows of a repeated token are added to that of its first occurrence.
         first = (tokens[:, :, None] == tokens[:, None, :]).to(torch.uint8).argmax(2)
         self._rows = torch.zeros_like(g).scatter_add_(1, first[..., None].expand_as(g), g)
-
-    def routes(self) -> Sequence[str]:
-        return ("rows",)
-
-    def signature(self) -> str:
-        return ""
 
     def measure(self, route: str) -> "_TokenRows":
         self.squares = squared_norms(self._rows)
