@@ -3,6 +3,7 @@ from . import events as events
 from . import marks as marks
 from . import rdp as rdp
 from . import weight_trajectories as weight_trajectories
+from .account import BudgetExceeded as BudgetExceeded
 from .accountant import Cost as Cost
 from .accountant import cost as cost
 from .calibration import check_delta_against_draws as check_delta_against_draws
@@ -39,7 +40,6 @@ from .events.base import check_delta as check_delta
 from .events.base import refuse_add_remove as refuse_add_remove
 from .events.objective_perturbation import largest_gaussian_loss as largest_gaussian_loss
 from .events.objective_perturbation import worst_loss as worst_loss
-from .ledger import BudgetExceeded as BudgetExceeded
 from .ledger import Ledger as Ledger
 from .ledger_file import LedgerError as LedgerError
 from .ledger_file import locked as locked
