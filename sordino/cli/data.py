@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sordino.data import DATA_VARIABLE, DataError, description_of, fetch, load, names
+from sordino import data
 
 app = typer.Typer(
     no_args_is_help=True,
-    help=f"Named datasets, looked for in ${DATA_VARIABLE}, then in the user's cache folder, then fetched.",
+    help="Named datasets, looked for in $SORDINO_DATA, then in the user's cache folder, then fetched.",
 )
 
 Name = Annotated[str, typer.Argument(help="A dataset's name; `sordino data list` shows them.", show_default=False)]
@@ -35,7 +35,7 @@ def _state(entry: dict[str, Any]) -> str:
 @app.command("list")
 def list_datasets(as_json: Json = False) -> None:
     """All named datasets, their published sizes, and what of them is on this machine."""
-    entries = [description_of(name) for name in names()]
+    entries = [data.description_of(name) for name in data.names()]
     if as_json:
         _print_json({"datasets": entries})
         return
@@ -52,8 +52,8 @@ def list_datasets(as_json: Json = False) -> None:
 def get(name: Name, as_json: Json = False) -> None:
     """Fetch a dataset if it is not here, check it against its checksums, and print its folder."""
     with Console(stderr=True).status(f"getting {name}"):
-        folder = fetch(name)
-        facts = load(name).facts
+        folder = data.fetch(name)
+        facts = data.load(name).facts
     if as_json:
         sizes = {"n_train": facts.n_train, "n_test": facts.n_test}
         _print_json({"name": name, "path": str(folder), "complete": facts.complete, **sizes, "note": facts.note})
@@ -66,9 +66,9 @@ def get(name: Name, as_json: Json = False) -> None:
 @app.command()
 def path(name: Name, as_json: Json = False) -> None:
     """Print the folder of a dataset that is on this machine."""
-    entry = description_of(name)
+    entry = data.description_of(name)
     if entry["path"] is None:
-        raise DataError(f"{name} is not on this machine; run `sordino data get {name}`")
+        raise data.DataError(f"{name} is not on this machine; run `sordino data get {name}`")
     if as_json:
         _print_json({key: entry[key] for key in ("name", "path", "complete")})
         return

@@ -11,7 +11,6 @@ from .files import cell_blocks as cell_blocks
 from .files import read_cells as read_cells
 from .files import read_examples as read_examples
 from .named import CACHE_VARIABLE as CACHE_VARIABLE
-from .named import DATA_VARIABLE as DATA_VARIABLE
 from .named import cache_folder as cache_folder
 from .named import description_of as description_of
 from .named import fetch as fetch

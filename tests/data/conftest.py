@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sordino.data import DATA_VARIABLE, DataError, Dataset, fetch, load, locate
+from sordino.data import DataError, Dataset, fetch, load, locate
+from sordino.data.named import DATA_VARIABLE
 
 ALWAYS = ("mnist", "mnist-5k", "digits")
 FOLDER = os.environ.get(DATA_VARIABLE, "")
