@@ -32,7 +32,7 @@ from sordino.selection.private_tables import private_uncertainties, tables_plan
 from sordino.selection.search_workflow import calibrated
 from sordino.selection.subset_search import LogisticTrials, SubsetCost, pafs
 from sordino.selection.table_models import MODELS
-from sordino.selection.tuning import clip_then_rate, tune
+from sordino.selection.tuning import best_of_trials, clip_then_rate
 from sordino.training import Plan, normalising
 from sordino.training.convex import LinearPlan, LogisticPlan, fit_linear, fit_logistic
 from sordino.training.convex.perturbations import GaussianObjective
@@ -109,7 +109,7 @@ USES: dict[str, Use] = {
     ),
     "workflow_steps": stepped,
     "CrossoverPlan": lambda ledger, run: CrossoverPlan.calibrated(MODELS[:1], SCHEMA, 60, 2, 2, ledger, 1.0),
-    "tune": lambda ledger, run: tune(
+    "tune": lambda ledger, run: best_of_trials(
         [1], lambda one: (one, 0.5), ledger, training=Gaussian(50.0), score=Gaussian(50.0), mean_trials=2.0
     ),
     "clip_then_rate": lambda ledger, run: clip_then_rate(

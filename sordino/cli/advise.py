@@ -1,6 +1,5 @@
 """`sordino advise`: the flowchart of privacy-aware learning with its numbers, and on request its execution."""
 
-import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.cli.crossover import progress_of, proxy_rows
+from sordino.cli.crossover import progress_of
 from sordino.cli.table_arguments import (
     Delta,
     Epsilon,
@@ -17,13 +16,10 @@ from sordino.cli.table_arguments import (
     LedgerFile,
     PublicFile,
     SchemaFile,
-    TableFile,
     Target,
-    table_file,
 )
 
 if TYPE_CHECKING:
-    from sordino.runs import TableLedger
     from sordino.selection import AdviceRequest
 
 _MOST_NAMED = 12
@@ -50,8 +46,8 @@ def advise(
 ) -> None:
     """Advise on columns, model and settings for a private dataset at this ε, with reasons (free)."""
     from sordino.data import read_table, source_fingerprint
-    from sordino.runs import TableLedger
-    from sordino.selection import AdviceRequest, measured_request
+    from sordino.runs import TableLedger, spending
+    from sordino.selection import AdviceRequest, PrivateTable, carry_out_advice, measured_request
 
     if carry_out != (out is not None):
         raise typer.BadParameter("--carry-out and --out FOLDER go together: the folder keeps the model and the ledger")
@@ -63,16 +59,17 @@ def advise(
             raise typer.BadParameter("--measure, --carry-out, --public and --schema are for tables")
         _print(AdviceRequest(images, images.n_train, epsilon, delta), {}, as_json)
         return
-    table = table_file(file, target, schema, public)
+    table = PrivateTable.open(file, target, schema, public)
     account = None if out is None else TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema)
     public_records = 0 if public is None else len(read_table(public, table.schema))
     request = AdviceRequest(table.schema.facts(table.n, table.name), table.n, epsilon, delta, public_records)
     if measure:
         with progress_of("on proxy rows") as show:
-            request = measured_request(request, table.schema, proxy_rows(table, public, request.trained), show)
+            request = measured_request(request, table.schema, table.proxy_rows(), show)
     found: dict[str, Any] = {}
     if account is not None and out is not None:
-        request, found = _carried_out(request, table, public, account, out)
+        request, result, spent = carry_out_advice(request, table, account, out)
+        found = {"result": result, **spending(spent), "run": str(out)}
     _print(request, found, as_json)
 
 
@@ -84,43 +81,6 @@ def _image_facts(file: str) -> Any:
         return None
     facts = load(file).facts
     return facts if facts.columns is None else None
-
-
-def _carried_out(
-    request: "AdviceRequest", table: TableFile, public: Path | None, account: "TableLedger", out: Path
-) -> tuple["AdviceRequest", dict[str, Any]]:
-    """The request at the ε that the ledger has room for, and what came of the advice."""
-    from sordino.runs import Run, spending
-    from sordino.selection import ADVICE, AdvisedPlan, carry_out
-
-    kept = out / ADVICE
-    private = table.read()
-    others = None if public is None else hashlib.sha256(public.read_bytes()).hexdigest()
-    if kept.exists():
-        epsilon, model, known = _read(kept)
-        if known != others:
-            raise ValueError(
-                f"{out} was begun with another --public file, or without one: give the same, or another --out"
-            )
-    else:
-        epsilon, model = AdvisedPlan.affordable(request, table.schema, account.now())
-        account.bind(out)
-        # Before the ledger is told: what was announced and then lost would still count.
-        Run(out).write_json(kept.name, {"epsilon": epsilon, "model": model, "public": others})
-    request = request.at(epsilon)
-    plan = AdvisedPlan.advised(request, table.schema, model)
-    ledger = account.opened(out, plan.announcements())
-    result = carry_out(plan, private, proxy_rows(table, public, request.trained), ledger, out)
-    Run(out).write_statement(ledger.statement(unit="one row of the table", tuning=plan.tuning))
-    return request, {"result": {"model": model, **result.to_json()}, **spending(ledger), "run": str(out)}
-
-
-def _read(path: Path) -> tuple[float, str, str | None]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        return float(document["epsilon"]), str(document["model"]), document["public"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise ValueError(f"{path} cannot be read: it is damaged or not a file of sordino") from None
 
 
 def _print(request: "AdviceRequest", found: dict[str, Any], as_json: bool) -> None:

@@ -18,15 +18,11 @@ from sordino.cli.table_arguments import (
     LedgerFile,
     PublicFile,
     SchemaFile,
-    TableFile,
     Target,
-    table_file,
 )
 
 if TYPE_CHECKING:
-    from sordino.budget import Ledger
-    from sordino.runs import TableLedger
-    from sordino.selection import MeasuredAccuracies, ProxyRows, TableModel
+    pass
 
 
 def crossover(
@@ -59,32 +55,38 @@ def crossover(
 ) -> None:
     """Find the ε below which a simpler model is the better choice (free, unless --private)."""
     from sordino.budget import check_delta_against_n
-    from sordino.data import number_set_aside, source_fingerprint
+    from sordino.data import source_fingerprint
     from sordino.runs import TableLedger, spending
-    from sordino.selection import classes_of, epsilon_grid, measure_on_proxy, models_named, usual_models
+    from sordino.selection import (
+        PrivateTable,
+        classes_of,
+        epsilon_grid,
+        measure_on_proxy,
+        measure_within_budget,
+        models_named,
+        usual_models,
+    )
 
     if not 0 < confidence < 1:
         raise typer.BadParameter(f"--confidence must lie strictly between 0 and 1, not {confidence:g}")
     if ledger is not None and not private:
         raise typer.BadParameter("--ledger goes with --private: without it nothing is spent")
     grid = epsilon_grid(epsilon, points)
-    table = table_file(file, target, schema, public)
+    table = PrivateTable.open(file, target, schema, public)
     chosen = usual_models(table.schema) if models is None else models_named(models)
     check_delta_against_n(delta, table.n)
     classes_of(table.schema)
     spent: dict[str, Any] = {"spent": False, "epsilon": 0.0, "delta": delta, "accountant": None}
-    if private:
-        if out is None:
-            raise typer.BadParameter("--private needs --out FOLDER, where the ledger and the trials are kept")
-        account = TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema)
-        measured, opened = _privately(table, chosen, public, account, out, points, repeats)
-        spent = {"spent": True, **spending(opened)}
-    else:
-        n = table.n - number_set_aside(table.n)  # as many as train where it is done privately
-        with progress_of("on proxy rows") as show:
-            measured = measure_on_proxy(
-                chosen, table.schema, proxy_rows(table, public, n), n, grid, delta, repeats, show
-            )
+    with progress_of("measuring") as show:
+        if private:
+            if out is None:
+                raise typer.BadParameter("--private needs --out FOLDER, where the ledger and the trials are kept")
+            account = TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema)
+            measured, opened = measure_within_budget(table, chosen, account, out, points, repeats, show)
+            spent = {"spent": True, **spending(opened)}
+        else:
+            proxy = table.proxy_rows()
+            measured = measure_on_proxy(chosen, table.schema, proxy, table.trained, grid, delta, repeats, show)
     report = measured.report(chosen, table.schema, epsilon, confidence)
     answer = {"n": table.n, "target_epsilon": epsilon, **spent, **report}
     if out is not None:
@@ -92,49 +94,6 @@ def crossover(
         measured.draw(out / "crossover.png", f"n = {table.n:,}, δ = {delta:g}", confidence)
         (out / "crossover.json").write_text(json.dumps(answer, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
-
-
-def _privately(
-    table: TableFile,
-    models: tuple["TableModel", ...],
-    public: Path | None,
-    account: "TableLedger",
-    out: Path,
-    points: int,
-    repeats: int,
-) -> tuple["MeasuredAccuracies", "Ledger"]:
-    from sordino.data import set_aside
-    from sordino.runs import Run
-    from sordino.selection import CrossoverPlan, measure_on_proxy, measure_privately
-
-    parts = set_aside(table.read())
-    n, kept = len(parts[0]), out / "measurement.json"
-    if kept.exists():
-        plan, rates = CrossoverPlan.read(kept, table.schema, account.delta)
-        plan.check_same(models, points, repeats, n, out)
-    else:
-        plan = CrossoverPlan.calibrated(models, table.schema, n, points, repeats, account.now(), account.epsilon)
-        proxy = proxy_rows(table, public, n)
-        with progress_of("learning rates, on proxy rows") as show:
-            found = measure_on_proxy(models, table.schema, proxy, n, plan.epsilons, account.delta, 2, show)
-        rates = found.learning_rates
-        account.bind(out)
-        # Before the ledger is told: a plan that was announced and then lost would still count.
-        plan.keep(kept, table.schema, rates)
-    ledger = account.opened(out, plan.announcements())
-    with progress_of("on the private table") as show:
-        measured = measure_privately(plan, table.schema, parts, rates, ledger, out, show)
-    tuning = "models were compared on the private records: counted above; learning rates on other rows: free"
-    Run(out).write_statement(ledger.statement(unit="one row of the table", tuning=tuning))
-    return measured, ledger
-
-
-def proxy_rows(table: TableFile, public: Path | None, n: int) -> "ProxyRows":
-    """Rows to try things out on in place of n private ones: public, or synthetic."""
-    from sordino.data import read_table
-    from sordino.selection import PublicRows, SyntheticRows
-
-    return SyntheticRows(table.schema, n) if public is None else PublicRows(read_table(public, table.schema), n)
 
 
 def _in_words(answer: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """`sordino search`: an architecture chosen within a budget; and what `sordino tune` shares with it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sordino.cli.table_arguments import Delta, Epsilon, Json, LedgerFile, refuse_private_as_public
+from sordino.cli.table_arguments import Delta, Epsilon, Json, LedgerFile
 
 if TYPE_CHECKING:
-    from sordino.selection import Executor, SearchMethod, SearchRequest, TrialResult
+    from sordino.selection import Executor, SearchMethod, TrialResult
 
 
 class MethodName(StrEnum):
@@ -31,9 +32,11 @@ Source = Annotated[
 ]
 Target = Annotated[str | None, typer.Option(help="The column to predict; a check against the schema's.")]
 SchemaFile = Annotated[
-    Path | None, typer.Option(help="JSON file with the public domain of each column; default: as in --public's table.")
+    Path | None, typer.Option(help="JSON file with the public domain of each column; default: inferred from --public.")
 ]
-MeanTrials = Annotated[float, typer.Option(help="Mean of the random, secret number of trials (mgrs: of each).")]
+MeanTrials = Annotated[
+    float, typer.Option(help="Mean of the random, secret number of trials (mgrs: in each generation).")
+]
 Epochs = Annotated[float, typer.Option(help="Epochs of each training.")]
 Batch = Annotated[int | None, typer.Option(help="Expected batch size; default: a twentieth of the records, or 256.")]
 Clip = Annotated[float, typer.Option(help="L2 clip of a record's gradient.")]
@@ -41,12 +44,10 @@ ScoreEpsilon = Annotated[
     float | None, typer.Option(help="ε of each score's Laplace noise (the paper: 0.02); default: as the budget allows.")
 ]
 Workers = Annotated[int, typer.Option(min=1, help="Processes that trials run in.")]
-RayAddress = Annotated[str | None, typer.Option("--ray", help="A Ray cluster for the trials, or local.")]
+RayAddress = Annotated[str | None, typer.Option("--ray", help="Address of a Ray cluster for the trials, or local.")]
 Public = Annotated[str | None, typer.Option(help="Search on this public FILE instead, free; then train on FILE.")]
-Seed = Annotated[
-    int | None, typer.Option(min=0, help="Fix all randomness: for experiments only, it voids the privacy.")
-]
-Out = Annotated[Path | None, typer.Option(help="Folder of the search; an unfinished one in it goes on.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Fix all randomness: for experiments only, voids the privacy.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the search; an unfinished search in it is resumed.")]
 
 
 def search(
@@ -82,7 +83,9 @@ def search(
         GeneticSearch,
         RandomSearch,
         SearchRequest,
+        open_search,
     )
+    from sordino.selection import search as find
 
     methods: dict[MethodName, Callable[[], SearchMethod]] = {
         MethodName.paas: lambda: GeneticSearch(generations, population),
@@ -99,60 +102,47 @@ def search(
         l2_clip=clip,
         score_epsilon=score_epsilon,
     )
-    names = (source, schema, target, public)
-    run_request(request, names, epsilon, delta, ledger, out, executor_for(workers, ray), seed, as_json)
+    with (
+        progress_shown() as (on_result, say),
+        open_search(
+            source,
+            request,
+            epsilon=epsilon,
+            delta=delta,
+            target=target,
+            schema=schema,
+            public=public,
+            ledger=ledger,
+            out=out,
+            executor=(executor := executor_for(workers, ray)),
+            seed=seed,
+            on_result=on_result,
+            say=say,
+        ) as job,
+    ):
+        found = find(
+            job.run, job.plan, job.parts, job.ledger, executor=executor, seed=seed, on_result=job.on_private_result
+        )
+    print_outcome(job.outcome(found), as_json)
 
 
-def run_request(
-    request: "SearchRequest[Any]",
-    names: tuple[str, Path | None, str | None, str | None],
-    epsilon: float,
-    delta: float,
-    ledger_file: Path | None,
-    out: Path | None,
-    executor: "Executor",
-    seed: int | None,
-    as_json: bool,
-) -> None:
-    from sordino.data import Schema, is_named, load, source_fingerprint
-    from sordino.runs import Run, TableLedger, spending
-    from sordino.selection import SearchData, check_source, prepare_search, search_within
-
-    source, schema, target, public = names
+@contextmanager
+def progress_shown() -> Iterator[tuple[Callable[["TrialResult"], None], Callable[[str], None]]]:
+    """Prints results that may be shown, and messages."""
     console = Console(stderr=True)
-    refuse_private_as_public(source, public)
-    domains = None if schema is None else Schema.read(schema)
-    shared = domains  # with the public table
-    if is_named(source) and domains is None and public is not None and not is_named(public):
-        shared = Schema.of(load(source).facts, target or "target")
-    elif domains is None and public is not None and target is not None and Path(public).is_file():
-        domains = shared = Schema.inferred(public, target)
-    check_source(source)
-    account = TableLedger(source, source_fingerprint(source), epsilon, delta, ledger_file, out, schema)
-    records = SearchData.read(source, schema=domains, target=target)
-    others = None if public is None else SearchData.read(public, schema=shared, target=target)
-    known = None if out is None else Run(out)
-    prepared = prepare_search(known, request, records, account.now(), public=others, seed=seed)
-    run = known or Run.create(None, "search")  # from here on nothing is refused that could have been before
-    account.bind(run.folder)
-    prepared.keep(run)
-    ledger = account.opened(run.folder)
-    console.print(f"search folder: {run.folder}", highlight=False)
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False)
 
     def show(result: "TrialResult") -> None:
         end = "diverged" if result.diverged else f"{100 * result.score:.1f} %"
-        console.print(f"{result.candidate}: {end}", highlight=False)
+        say(f"{result.candidate}: {end}")
 
-    with console.status("trials are under way; those that stay secret are not shown"):
-        result = search_within(
-            *(run, request, records, ledger),
-            public=others,
-            executor=executor,
-            seed=seed,
-            on_result=show,
-            say=lambda line: console.print(line, highlight=False),
-        )
-    result |= spending(ledger)
+    with console.status("running trials; hidden ones are not shown"):
+        yield show, say
+
+
+def print_outcome(result: dict[str, Any], as_json: bool) -> None:
     typer.echo(json.dumps(result, ensure_ascii=False) if as_json else _in_words(result))
 
 
@@ -165,7 +155,7 @@ def _in_words(result: dict[str, Any]) -> str:
     if result["diverged"]:
         lines.append("its training diverged, so there is no model: try smaller learning rates")
     score, noise = 100 * result["validation_accuracy"], 100 * result["noise_of_score"]
-    best = "; as the best of several rather too high" * result["best_of_several"]
+    best = "; biased upwards, as the best of several" * result["best_of_several"]
     lines.append(f"accuracy on the validation records: {score:.1f} % (noise ±{noise:.2g} %{best})")
     if result["test_accuracy"] is not None:
         lines.append(f"accuracy on the benchmark's public test records: {100 * result['test_accuracy']:.2f} %")

@@ -16,7 +16,6 @@ from sordino.cli.table_arguments import (
     PublicFile,
     SchemaFile,
     Target,
-    table_file,
 )
 
 if TYPE_CHECKING:
@@ -58,9 +57,9 @@ def select(
 ) -> None:
     """Choose the features of a private table that are worth their noise."""
     from sordino.budget import check_delta_against_n
-    from sordino.data import Schema, number_set_aside, set_aside, source_fingerprint
+    from sordino.data import Schema, set_aside, source_fingerprint
     from sordino.runs import SELECTION, Run, TableLedger, is_unspent
-    from sordino.selection import CfsSelection, PafsSelection, RandomSelection, selection_target
+    from sordino.selection import CfsSelection, PafsSelection, PrivateTable, RandomSelection, selection_target
 
     if size is not None and method in (MethodName.CFS_GA, MethodName.PAFS):
         raise typer.BadParameter(f"--size goes with cfs-greedy and random: {method.value} finds its own")
@@ -79,12 +78,12 @@ def select(
         chosen_by = RandomSelection(size or 0)
     else:
         chosen_by = CfsSelection(method is MethodName.CFS_GA, size, private_bounds)
-    table = table_file(file, target, schema, public)
+    table = PrivateTable.open(file, target, schema, public)
     check_delta_against_n(delta, table.n)
     account = TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema)
     now = account.now()
     # Planned on the ledger as it is, so that what does not fit is refused before there is a folder.
-    chosen_by.check(table.schema, table.n - number_set_aside(table.n), now, selection_target(now, share))
+    chosen_by.check(table.schema, table.trained, now, selection_target(now, share))
     train, validation = set_aside(table.read())
     run = Run.at(out) if out is not None and is_unspent(out) else Run.create(out, "select")
     spent = account.opened(run.folder)

@@ -19,7 +19,8 @@ from sordino.cli.search import (
     Workers,
     executor_for,
     numbers,
-    run_request,
+    print_outcome,
+    progress_shown,
 )
 from sordino.cli.table_arguments import Delta, Epsilon, Json, LedgerFile
 
@@ -46,19 +47,31 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Choose learning rate and clip of one network privately, and train it, within one budget."""
-    from sordino.selection import Dense, DenseLayer, GeneticSearch, Grid, RandomSearch, SearchRequest
+    from sordino.selection import tune as choose
 
     widths = numbers(hidden, "--hidden") if hidden.strip() else ()
     if any(width != int(width) for width in widths):
         raise typer.BadParameter(f"widths are whole numbers, not {hidden!r}", param_hint="--hidden")
-    layers = tuple(DenseLayer(int(width)) for width in widths)
-    grid = tuple(
-        Dense(layers, rate / clip, 0.0, clip)
-        for clip in numbers(clips, "--clips")
-        for rate in numbers(learning_rates, "--learning-rates")
-    )
-    # On public records nothing needs to be random or secret: all are tried.
-    method = RandomSearch(mean_trials) if public is None else GeneticSearch(1, len(grid))
-    request = SearchRequest(method, Grid(grid), epochs, batch, score_epsilon=score_epsilon)
-    names = (source, schema, target, public)
-    run_request(request, names, epsilon, delta, ledger, out, executor_for(workers, ray), seed, as_json)
+    with progress_shown() as (on_result, say):
+        result = choose(
+            source,
+            epsilon=epsilon,
+            delta=delta,
+            target=target,
+            schema=schema,
+            hidden=[int(width) for width in widths],
+            learning_rates=numbers(learning_rates, "--learning-rates"),
+            clips=numbers(clips, "--clips"),
+            mean_trials=mean_trials,
+            epochs=epochs,
+            expected_batch_size=batch,
+            score_epsilon=score_epsilon,
+            public=public,
+            ledger=ledger,
+            out=out,
+            executor=executor_for(workers, ray),
+            seed=seed,
+            on_result=on_result,
+            say=say,
+        )
+    print_outcome(result, as_json)

@@ -13,7 +13,7 @@ import numpy as np
 from sordino.budget import BudgetExceeded, Event, Gaussian, Ledger, Planned, calibration
 from sordino.data import DataError, Schema, Split, read_inputs, set_aside
 from sordino.mechanisms import Streams, noisy_accuracy, secret_from_seed
-from sordino.runs import Run, RunError, WorkflowSteps, check_budget, workflow_steps
+from sordino.runs import Run, RunError, TableLedger, WorkflowSteps, check_budget, workflow_steps
 from sordino.selection.advice import advised_model
 from sordino.selection.advice_request import AdviceRequest
 from sordino.selection.attributes import Attributes, Mask, cfs_greedy, exact_uncertainties
@@ -29,6 +29,7 @@ from sordino.selection.table_models import (
     table_arrays,
     touched,
 )
+from sordino.selection.table_source import PrivateTable
 
 _REHEARSALS = 3
 _HALVINGS = 8
@@ -136,6 +137,40 @@ class AdvisedResult:
             return cls(tuple(map(str, content["features"])), str(content["why_these"]), *numbers)
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
+
+
+def carry_out_advice(
+    request: AdviceRequest, table: PrivateTable, account: TableLedger, folder: Path
+) -> tuple[AdviceRequest, dict[str, Any], Ledger]:
+    """Do what is advised for the table within the remaining budget of its ledger; resumes in its folder.
+
+    Gives the request at the ε that the ledger has room for, the result as JSON values, and the ledger.
+
+    Guarantee: that of `carry_out`, announced to the ledger before anything private is read.
+    """
+    kept, private = folder / ADVICE, table.read()
+    public = None if table.public is None else hashlib.sha256(table.public.read_bytes()).hexdigest()
+    if kept.exists():
+        try:
+            document = json.loads(kept.read_text(encoding="utf-8"))
+            epsilon, model, known = float(document["epsilon"]), str(document["model"]), document["public"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise ValueError(f"{kept} cannot be read: it is damaged or not a file of sordino") from None
+        if known != public:
+            raise ValueError(
+                f"{folder} was begun with another --public file, or without one: give the same, or another --out"
+            )
+    else:
+        epsilon, model = AdvisedPlan.affordable(request, table.schema, account.now())
+        account.bind(folder)
+        # Before the ledger holds it: what was announced and then lost would still count.
+        Run(folder).write_json(kept.name, {"epsilon": epsilon, "model": model, "public": public})
+    request = request.at(epsilon)
+    plan = AdvisedPlan.advised(request, table.schema, model)
+    ledger = account.opened(folder, plan.announcements())
+    result = carry_out(plan, private, table.proxy_rows(), ledger, folder)
+    Run(folder).write_statement(ledger.statement(unit="one row of the table", tuning=plan.tuning))
+    return request, {"model": model, **result.to_json()}, ledger
 
 
 def carry_out(plan: AdvisedPlan, table: Split, proxy: ProxyRows, ledger: Ledger, folder: Path) -> AdvisedResult:

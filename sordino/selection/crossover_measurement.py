@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Composed, Event, Gaussian, Ledger, Planned, Repeated, calibration
-from sordino.data import DataError, Schema, Split
+from sordino.data import DataError, Schema, Split, set_aside
 from sordino.mechanisms import Streams, check_count_noise, noisy_accuracy, secret_from_seed
-from sordino.runs import Run, workflow_steps
+from sordino.runs import Run, TableLedger, workflow_steps
 from sordino.selection.crossover_epsilon import crossover_in_words, crossovers, curve, draw_crossover, winning_ranges
 from sordino.selection.proxy_rows import ProxyRows
 from sordino.selection.table_models import Predict, PricedPlan, TableModel, classes_of, models_named, table_arrays
+from sordino.selection.table_source import PrivateTable
 
 _STEP_DOWN = 2.0
 """Between neighbouring ε of a private measurement: each then costs about a quarter of the next, in squares."""
@@ -245,6 +246,39 @@ class CrossoverPlan:
         """Refuse to resume with other settings."""
         if (self.models, len(self.epsilons), self.repeats, self.n) != (tuple(models), points, repeats, n):
             raise ValueError(f"{folder} holds a measurement with other settings: give the same, or another --out")
+
+
+def measure_within_budget(
+    table: PrivateTable,
+    models: Sequence[TableModel],
+    account: TableLedger,
+    folder: Path,
+    points: int,
+    repeats: int,
+    on_progress: Progress = lambda done, total: None,
+) -> tuple[MeasuredAccuracies, Ledger]:
+    """Compare models on the private table, within the whole budget of its ledger; resumes in its folder.
+
+    Guarantee: that of `measure_privately`; learning rates come from public or synthetic rows.
+    """
+    parts = set_aside(table.read())
+    kept, n = folder / "measurement.json", table.trained
+    if kept.exists():
+        plan, rates = CrossoverPlan.read(kept, table.schema, account.delta)
+        plan.check_same(models, points, repeats, n, folder)
+    else:
+        plan = CrossoverPlan.calibrated(models, table.schema, n, points, repeats, account.now(), account.epsilon)
+        proxy = table.proxy_rows()
+        found = measure_on_proxy(models, table.schema, proxy, n, plan.epsilons, account.delta, 2, on_progress)
+        rates = found.learning_rates
+        account.bind(folder)
+        # Before the ledger holds it: a plan that was announced and then lost would still count.
+        plan.keep(kept, table.schema, rates)
+    ledger = account.opened(folder, plan.announcements())
+    measured = measure_privately(plan, table.schema, parts, rates, ledger, folder, on_progress)
+    tuning = "models were compared on the private records: counted above; learning rates on other rows: free"
+    Run(folder).write_statement(ledger.statement(unit="one row of the table", tuning=tuning))
+    return measured, ledger
 
 
 def measure_privately(

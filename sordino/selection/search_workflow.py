@@ -23,16 +23,26 @@ from sordino.budget import (
     steps_for,
     to_json,
 )
-from sordino.data import Facts, PoissonSampler, read_examples, read_inputs
+from sordino.data import (
+    Facts,
+    PoissonSampler,
+    Schema,
+    is_named,
+    load,
+    read_examples,
+    read_inputs,
+    source_fingerprint,
+)
 from sordino.features import as_array
 from sordino.mechanisms import ScoreNoise, score_deviation
-from sordino.runs import Run, RunError, check_budget
+from sordino.runs import Run, RunError, TableLedger, check_budget, spending
 from sordino.selection.executors import Executor
-from sordino.selection.search_data import SearchData, feature_of
+from sordino.selection.search_data import SearchData, check_source, feature_of
 from sordino.selection.search_methods import GenerationalSearch, GeneticSearch, RandomSearch, SearchMethod, Stage
 from sordino.selection.search_spaces import C, Grid, Space, check_buildable, read_candidate
 from sordino.selection.searching import OUTCOME, OnResult, SearchPlan, is_begun, search
-from sordino.selection.trials import TrialResult, correct_predictions, predicted_classes
+from sordino.selection.table_source import refuse_private_as_public
+from sordino.selection.trials import TrialData, TrialResult, correct_predictions, predicted_classes
 from sordino.training import Plan, as_expected
 
 _WORKFLOW = "workflow.json"
@@ -114,18 +124,89 @@ def prepare_search(
     return PreparedSearch(request, data, public, seed, training, noise)
 
 
+@dataclass(frozen=True)
+class OpenSearch(Generic[C]):
+    """A search ready to run: `search(job.run, job.plan, job.parts, job.ledger)`, then `job.outcome(found)`."""
+
+    run: Run
+    ledger: Ledger
+    prepared: PreparedSearch[C]
+    plan: SearchPlan[Any]
+    """To run on the private data; with public data, the training of that search's winner."""
+    on_private_result: OnResult
+
+    @property
+    def parts(self) -> TrialData:
+        return self.prepared.data.parts
+
+    def outcome(self, found: TrialResult) -> dict[str, Any]:
+        """What the search found and spent, as JSON values; writes the privacy statement."""
+        return search_outcome(self.run, self.prepared, self.ledger, found) | spending(self.ledger)
+
+
+@contextmanager
+def open_search(
+    source: str | Path,
+    request: SearchRequest[C],
+    *,
+    epsilon: float,
+    delta: float,
+    target: str | None = None,
+    schema: str | Path | None = None,
+    public: str | Path | None = None,
+    ledger: str | Path | None = None,
+    out: str | Path | None = None,
+    executor: Executor | None = None,
+    seed: int | None = None,
+    on_result: OnResult = lambda result: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Iterator[OpenSearch[C]]:
+    """Read the data, open or make the ledger and the folder, and calibrate the noise: parameters as for `tune`.
+
+    Guarantee: refuses what cannot be done before a folder is made or anything is charged.
+    """
+    source, schema, public = str(source), schema and Path(schema), None if public is None else str(public)
+    refuse_private_as_public(source, public)
+    domains = Schema.read(schema) if schema else None
+    shared = domains  # with the public table
+    if is_named(source) and domains is None and public is not None and not is_named(public):
+        shared = Schema.of(load(source).facts, target or "target")
+    elif domains is None and public is not None and target is not None and Path(public).is_file():
+        domains = shared = Schema.inferred(public, target)
+    check_source(source)
+    account = TableLedger(
+        source,
+        source_fingerprint(source),
+        epsilon,
+        delta,
+        None if ledger is None else Path(ledger),
+        None if out is None else Path(out),
+        schema or None,
+    )
+    data = SearchData.read(source, schema=domains, target=target)
+    others = None if public is None else SearchData.read(public, schema=shared, target=target)
+    known = None if out is None else Run(out)
+    prepared = prepare_search(known, request, data, account.now(), public=others, seed=seed)
+    run = known or Run.create(None, "search")  # from here on nothing is refused that could have been before
+    account.bind(run.folder)
+    prepared.keep(run)
+    say(f"search folder: {run.folder}")
+    with begun_search(run, prepared, account.opened(run.folder), executor, on_result, say) as job:
+        yield job
+
+
 @contextmanager
 def begun_search(
     run: Run,
     prepared: PreparedSearch[C],
-    *,
+    ledger: Ledger,
     executor: Executor | None = None,
     on_result: OnResult = lambda result: None,
     say: Callable[[str], None] = lambda line: None,
-) -> Iterator[SearchPlan[Any]]:
-    """The plan to run on the private data, while it runs.
+) -> Iterator[OpenSearch[C]]:
+    """The search to run on the private data, while it runs.
 
-    With public data the search itself is done on that, here and free, and the plan is to train its winner alone.
+    With public data the search itself is done on that, here and free; what is left is to train its winner alone.
     """
     request, training, noise = prepared.request, prepared.training, prepared.noise
     prepared.keep(run)
@@ -138,38 +219,13 @@ def begun_search(
         best = _best_on_public(run, prepared, prepared.public, executor, on_result)
         say(f"best on {prepared.public.name}: {best}")
         plan = SearchPlan(GeneticSearch(1, 1), Grid((best,)), training, noise, request.momentum)
+        on_result = lambda result: None  # noqa: E731 (its score belongs to the outcome)
     try:
-        yield plan
+        yield OpenSearch(run, ledger, prepared, plan, on_result)
     except BudgetExceeded:
         if not is_begun(run):  # nothing was drawn: a cheaper search may use the folder
             (run.folder / _WORKFLOW).unlink(missing_ok=True)
         raise
-
-
-def search_within(
-    run: Run,
-    request: SearchRequest[C],
-    data: SearchData,
-    ledger: Ledger,
-    *,
-    public: SearchData | None = None,
-    executor: Executor | None = None,
-    seed: int | None = None,
-    on_result: OnResult = lambda result: None,
-    say: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
-    """Search with the least noise that keeps the whole within the ledger's target; what was found, as JSON values.
-
-    With `public` data the search is done on that, free, and only the winner is trained on the private data, with the
-    whole budget. The same call on the same folder resumes the search, or gives the result again.
-
-    Guarantee: `search`'s, charged to the ledger.
-    """
-    prepared = prepare_search(run, request, data, ledger, public=public, seed=seed)
-    with begun_search(run, prepared, executor=executor, on_result=on_result, say=say) as plan:
-        shown = on_result if public is None else lambda result: None
-        found = search(run, plan, data.parts, ledger, executor=executor, seed=seed, on_result=shown)
-    return search_outcome(run, prepared, ledger, found)
 
 
 def calibrated(ledger: Ledger, request: SearchRequest[C], method: SearchMethod, n: int) -> tuple[Plan, ScoreNoise]:

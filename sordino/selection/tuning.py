@@ -1,25 +1,117 @@
-"""Settings chosen privately: the best of a random number of trials, INS's procedure, and rules that need no trial.
+"""Hyperparameters chosen privately: `tune` for a network, the best of trials for any training, and rules of thumb.
 
-On a public dataset that stands in for the private one (no ledger), all of it is free. `search` over a `Grid` is the
-same choice for networks, kept in a folder and able to go on after a kill; here any training of the caller's will do.
+On public data that stands in for the private (no ledger), all of it is free.
 """
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from sordino.budget import Event, Ledger, NonPrivate, Planned, RepeatAndSelect
 from sordino.mechanisms import Stream, Streams, number_of_trials, secret_from_seed
 from sordino.runs import Diverged, check_budget
+from sordino.selection.executors import Executor
+from sordino.selection.search_methods import GeneticSearch, RandomSearch, SearchMethod
+from sordino.selection.search_spaces import Dense, DenseLayer, Grid
+from sordino.selection.search_workflow import SearchRequest, open_search
+from sordino.selection.searching import OnResult, search
 
 T = TypeVar("T")
 M = TypeVar("M")
 
 
+def tune(
+    source: str | Path,
+    *,
+    epsilon: float,
+    delta: float,
+    target: str | None = None,
+    schema: str | Path | None = None,
+    hidden: Sequence[int] = (),
+    learning_rates: Sequence[float] = (0.25, 0.5, 1.0, 2.0, 4.0),
+    clips: Sequence[float] = (0.1, 1.0),
+    mean_trials: float = 5.0,
+    epochs: float = 20.0,
+    expected_batch_size: int | None = None,
+    score_epsilon: float | None = None,
+    public: str | Path | None = None,
+    ledger: str | Path | None = None,
+    out: str | Path | None = None,
+    executor: Executor | None = None,
+    seed: int | None = None,
+    on_result: OnResult = lambda result: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Choose learning rate and clip of one network on private data, and train it, within one budget.
+
+    The best of a random, secret number of trainings by noisy validation accuracy; only the best is ever shown. With
+    `public` data all settings are tried on that, free, and the best is trained on the private data. The same call on
+    the same `out` resumes an interrupted search, or gives its result again. Does what `sordino tune` does.
+
+    Guarantee: (epsilon, delta) for the whole workflow, choice and training together, charged to one ledger in the
+    folder (see `search`).
+
+    Parameters
+    ----------
+    source : a .csv or .parquet file, or the name of a dataset
+    epsilon, delta : the budget of everything that the ledger holds
+    target : the column to predict, of a table without a schema
+    schema : JSON file with the public domain of each column of a table
+    hidden : widths of the hidden layers; none is a linear model
+    learning_rates : to choose from; each is divided by the clip
+    clips : L2 clips to choose from
+    mean_trials : mean of the random number of trials
+    epochs, expected_batch_size : of each training
+    score_epsilon : ε of each score's Laplace noise; by default as the budget allows
+    public : public data like the private
+    ledger : an existing ledger, or its folder, that pays
+    out : folder of the search; by default a new one under runs/
+    executor : where trials run (`InProcess`, `Processes`, `OnRay`)
+    seed : fixes all randomness, for experiments; it voids the privacy
+    on_result, say : called with results that may be shown, and with messages
+
+    Returns
+    -------
+    The chosen candidate, its noisy accuracy, ε and δ spent and the folder ("run"), as JSON values.
+
+    Examples
+    --------
+    >>> import sordino
+    >>> sordino.tune("digits", epsilon=2.0, delta=1e-4, clips=[])
+    Traceback (most recent call last):
+        ...
+    ValueError: a grid needs at least one candidate
+    """
+    layers = tuple(DenseLayer(width) for width in hidden)
+    grid = Grid(tuple(Dense(layers, rate / clip, 0.0, clip) for clip in clips for rate in learning_rates))
+    # On public data nothing needs to be random or secret: all settings are tried.
+    method: SearchMethod = RandomSearch(mean_trials) if public is None else GeneticSearch(1, len(grid.candidates))
+    with open_search(
+        source,
+        SearchRequest(method, grid, epochs, expected_batch_size, score_epsilon=score_epsilon),
+        epsilon=epsilon,
+        delta=delta,
+        target=target,
+        schema=schema,
+        public=public,
+        ledger=ledger,
+        out=out,
+        executor=executor,
+        seed=seed,
+        on_result=on_result,
+        say=say,
+    ) as job:
+        found = search(
+            job.run, job.plan, job.parts, job.ledger, executor=executor, seed=seed, on_result=job.on_private_result
+        )
+    return job.outcome(found)
+
+
 @dataclass(frozen=True)
-class Tuned(Generic[T, M]):
+class BestTrial(Generic[T, M]):
     """The chosen candidate with its model, which needs no second training, and its score."""
 
     candidate: T
@@ -27,7 +119,7 @@ class Tuned(Generic[T, M]):
     score: float
 
 
-def tune(
+def best_of_trials(
     candidates: Sequence[T],
     train_and_score: Callable[[T], tuple[M, float]],
     ledger: Ledger | None,
@@ -38,7 +130,7 @@ def tune(
     shape: float = 1.0,
     what: str = "tuning",
     seed: int | None = None,
-) -> Tuned[T, M]:
+) -> BestTrial[T, M]:
     """The best by score of a random number of trials, each of a candidate drawn at random; without a ledger, free.
 
     Guarantee: `RepeatAndSelect` of the training on the part "train" and of the score on the part "validation", charged
@@ -60,14 +152,14 @@ def tune(
         for part, event in events.items():
             ledger.spend(event, what, part, seeded=seed is not None)
     draws = streams.generator(Stream.SAMPLING, 1).integers(len(candidates), size=count)
-    best: Tuned[T, M] | None = None
+    best: BestTrial[T, M] | None = None
     for draw in draws:
         try:
             model, found = train_and_score(candidates[int(draw)])
         except Diverged:
             continue
         if best is None or found > best.score:
-            best = Tuned(candidates[int(draw)], model, found)
+            best = BestTrial(candidates[int(draw)], model, found)
     if best is None:
         raise Diverged("no trial gave a model: all that were tried diverged; lower the learning rates")
     return best
@@ -99,7 +191,7 @@ def clip_then_rate(
 
     Guarantee: none by itself, as INS say. Without a ledger the records are public, and it is free. With one, every
     training without noise is charged as not private, so a ledger with a target refuses it; the noisy trainings and
-    scores, all of them looked at, are charged as `training` and `score` each. On private records use `tune`.
+    scores, all of them looked at, are charged as `training` and `score` each. On private records use `best_of_trials`.
     """
     if not clips or not learning_rates:
         raise ValueError("the procedure needs at least one clip and one learning rate to try")
@@ -140,8 +232,8 @@ def rate_by_noise(tuned_rate: float, tuned_n: int, tuned_epsilon: float, n: int,
 def rate_by_line(points: Sequence[tuple[float, float]], epsilon: float, steps: int) -> float:
     """The linear rule (Panda et al. 2024): learning rate × steps grows linearly with ε.
 
-    `points` are pairs of an ε and the best learning rate × steps there: from public data, or released by `tune` at
-    small ε. One point gives a line through zero, more give the line of least squares.
+    `points` are pairs of an ε and the best learning rate × steps there: from public data, or released by
+    `best_of_trials` at small ε. One point gives a line through zero, more give the line of least squares.
 
     Guarantee: computed from public numbers or releases; it costs nothing more.
     """

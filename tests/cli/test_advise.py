@@ -189,7 +189,7 @@ def test_a_selection_and_its_advice_share_a_ledger(
     assert len(told) == 300
     assert set(told) <= {"no", "yes"}
     resumed = sordino("resume", out)
-    assert "repeat that with --out" in resumed.err
+    assert "to resume" in resumed.err
     (out / "advice.json").write_text("{}")
     damaged = advise(*options)
     assert (damaged.code, damaged.err.count("\n")) == (2, 1)

@@ -136,7 +136,7 @@ def test_a_model_that_was_searched_for_can_be_used(sordino, table, tmp_path) -> 
     rows.write_text("a\n0.05\n")
     for wrong, says in (
         (("predict", out, rows), "lacks the column 'b'"),
-        (("resume", out), "repeat that with --out"),
+        (("resume", out), "to resume"),
     ):
         told = sordino(*wrong)
         assert (told.code, told.err.count("\n")) == (2, 1)

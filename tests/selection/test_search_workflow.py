@@ -19,15 +19,21 @@ from sordino.selection import (
     GeneticSearch,
     Grid,
     RandomSearch,
-    SearchData,
     SearchRequest,
     TrialData,
-    search_within,
+    search,
 )
-from sordino.selection.search_workflow import calibrated
+from sordino.selection.search_workflow import SearchData, begun_search, calibrated, prepare_search, search_outcome
 
 GRID = Grid((Dense((), 0.5), Dense((DenseLayer(4, trainable=False),), 0.5)))
 REQUEST = SearchRequest(RandomSearch(2.0), GRID, epochs=2, expected_batch_size=20)
+
+
+def search_within(run, request, data, ledger, *, public=None, on_result=lambda result: None):
+    prepared = prepare_search(run, request, data, ledger, public=public)
+    with begun_search(run, prepared, ledger, on_result=on_result) as job:
+        found = search(run, job.plan, job.parts, job.ledger, on_result=job.on_private_result)
+    return search_outcome(run, prepared, ledger, found)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from sordino.budget import BudgetExceeded, Gaussian, Laplace, Ledger, NonPrivate, RepeatAndSelect, Repeated, cost
 from sordino.runs import Diverged
-from sordino.selection.tuning import ClipAndRate, clip_then_rate, rate_by_line, rate_by_noise, tune
+from sordino.selection.tuning import ClipAndRate, best_of_trials, clip_then_rate, rate_by_line, rate_by_noise
 
 TRAINING, SCORE = Gaussian(4.0), Laplace(5.0)
 EVENTS = {"training": TRAINING, "score": SCORE, "mean_trials": 4.0}
@@ -22,7 +22,7 @@ def test_the_best_of_a_random_number_is_charged_before_the_first_trial() -> None
         tried.append(rate)
         return f"model {len(tried)}", -abs(rate - 0.5)
 
-    found = tune([0.1, 0.5, 2.0], trial, ledger, seed=2, **EVENTS)
+    found = best_of_trials([0.1, 0.5, 2.0], trial, ledger, seed=2, **EVENTS)
     assert len(tried) > 1
     assert found.candidate == min(tried, key=lambda rate: abs(rate - 0.5))
     assert found.model == f"model {1 + tried.index(found.candidate)}"
@@ -39,7 +39,7 @@ def test_candidates_are_drawn_alike_and_the_number_of_trials_from_its_law() -> N
     counts, draws = [], []
     for seed in range(400):
         tried: list[int] = []
-        tune(range(4), lambda c, tried=tried: (None, float(tried.append(c) or 0)), None, seed=seed, **EVENTS)
+        best_of_trials(range(4), lambda c, tried=tried: (None, float(tried.append(c) or 0)), None, seed=seed, **EVENTS)
         counts.append(len(tried))
         draws += tried
     assert np.mean(counts) == pytest.approx(4.0, rel=0.15)
@@ -50,7 +50,9 @@ def test_candidates_are_drawn_alike_and_the_number_of_trials_from_its_law() -> N
 def test_what_does_not_fit_is_refused_before_anything_is_charged_or_tried() -> None:
     ledger = Ledger(1.0, 1e-5)
     with pytest.raises(BudgetExceeded):
-        tune([1], lambda c: pytest.fail("tried"), ledger, training=Gaussian(100.0), score=Laplace(0.1), mean_trials=4)
+        best_of_trials(
+            [1], lambda c: pytest.fail("tried"), ledger, training=Gaussian(100.0), score=Laplace(0.1), mean_trials=4
+        )
     assert ledger.entries == ()
 
 
@@ -60,11 +62,11 @@ def test_trials_that_diverge_lose() -> None:
             raise Diverged("too fast")
         return rate, -100.0
 
-    assert tune([0.5, 9.0], trial, None, seed=3, **EVENTS | {"mean_trials": 20.0}).candidate == 0.5
+    assert best_of_trials([0.5, 9.0], trial, None, seed=3, **EVENTS | {"mean_trials": 20.0}).candidate == 0.5
     with pytest.raises(Diverged, match="all that were tried"):
-        tune([9.0], trial, None, **EVENTS)
+        best_of_trials([9.0], trial, None, **EVENTS)
     with pytest.raises(ValueError, match="at least one candidate"):
-        tune([], trial, None, **EVENTS)
+        best_of_trials([], trial, None, **EVENTS)
 
 
 def accuracy(l2_clip: float, rate: float, noisy: bool) -> float:

@@ -30,7 +30,7 @@ from sordino.papers.privacy_aware.network_trials import some
 from sordino.papers.privacy_aware.networks import loaded
 from sordino.papers.records import Cell, Record
 from sordino.papers.trials import Experiment, Result
-from sordino.selection import Attributes, tune
+from sordino.selection import Attributes, best_of_trials
 from sordino.training import (
     RIDGE_PER_NOISE,
     SGD,
@@ -145,7 +145,7 @@ class ChosenLogistic:
 
         for _ in range(repeats):
             ledger = Ledger(epsilon, DELTA)
-            best = tune(
+            best = best_of_trials(
                 range(len(encoded)),
                 fit_and_score,
                 ledger,
