@@ -53,7 +53,7 @@ def views(batch: Any) -> set[int]:
 
 def map_tensors(function: Callable[[Tensor], Any], batch: Any) -> Any:
     """The batch with the function applied to each of its tensors; anything else stays as it is."""
-    return pytree.tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, batch)
+    return pytree.tree_map_only(Tensor, function, batch)
 
 
 def select(batch: Any, rows: Any) -> Any:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
 
 from sordino.gradients import batches, fallback, mixing, tuning
 from sordino.gradients.batches import Loss, Setup
@@ -202,9 +201,7 @@ class ClippedGradients:
 
     def _blank(self, rows: Any) -> Any:
         """An example of zeros that advances the model's buffers once a call, whatever data is in it."""
-        blank = pytree.tree_map(
-            lambda leaf: torch.zeros_like(leaf[: self._views]) if isinstance(leaf, Tensor) else leaf, rows
-        )
+        blank = batches.map_tensors(lambda leaf: torch.zeros_like(leaf[: self._views]), rows)
         try:
             with without_side_effects(self._model):
                 batches.run(self._model, blank)

@@ -7,9 +7,9 @@ import math
 import resource
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -47,9 +47,12 @@ class Choices:
     physical_batch: int
     channels_last: bool
     routes: dict[str, str]
+    registered: dict[str, str] = field(default_factory=dict)
+    """Names of the rules that users registered, by layer."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        document = asdict(self)
+        return document if self.registered else {name: document[name] for name in document if name != "registered"}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> "Choices":
@@ -84,8 +87,7 @@ def _why_not_rules(setup: Setup, x: Any, y: Any) -> str | None:
             return None
     except (NoRuleError, RuntimeError) as reason:
         return str(reason).partition("\n")[0]
-    rules = rules_for(setup.model)
-    registered = [name for name, rule in rules.items() if not is_built_in(rule)]
+    registered = _registered(setup)
     if registered and _rules_agree(setup, x, y, without=registered):
         layers = dict(setup.model.named_modules())
         kinds = sorted({type(layers[name]).__name__ for name in registered})
@@ -96,7 +98,15 @@ def _why_not_rules(setup: Setup, x: Any, y: Any) -> str | None:
     return "its layer rules disagree with autograd"
 
 
-def _rules_agree(setup: Setup, x: Any, y: Any, without: Sequence[str] = ()) -> bool:
+def _registered(setup: Setup) -> dict[str, str]:
+    """Names of the rules that users registered for layers of this model."""
+    rules = {name: rule for name, rule in rules_for(setup.model).items() if not is_built_in(rule)}
+    return {
+        name: f"{rule.__module__}.{getattr(rule, '__qualname__', type(rule).__name__)}" for name, rule in rules.items()
+    }
+
+
+def _rules_agree(setup: Setup, x: Any, y: Any, without: Iterable[str] = ()) -> bool:
     """Whether the layer rules agree with autograd; layers `without` a rule take the one for any layer."""
     replaced = dict.fromkeys(without, any_layer)
     try:
@@ -121,7 +131,8 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
     layouts = (
         (True, False) if _has_images(setup.model, x) and _right_with_channels_last(strategy, setup, x, y) else (False,)
     )
-    candidates = [Choices(name, size, last, {}) for size in sizes for last in layouts]
+    registered = _registered(setup)
+    candidates = [Choices(name, size, last, {}, registered) for size in sizes for last in layouts]
     device = next(iter(setup.parameters.values())).device
     seconds: dict[int, float] = {}
     saved, formed = _saved_bytes(setup, x, y), 0
@@ -144,7 +155,7 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
             limit = min(limit, candidate.physical_batch)
         strategy.buffers.clear()
     if not seconds:
-        return strategy, Choices(name, 1, False, {})
+        return strategy, Choices(name, 1, False, {}, registered)
     # Other work on the machine disturbs the timing: promising candidates are tried again, in turns.
     promising = [number for number in seconds if seconds[number] < _PROMISING * min(seconds.values())]
     for number in promising * _TURNS if len(promising) > 1 else ():
@@ -156,15 +167,14 @@ def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[S
 
 
 def repeated(setup: Setup, x: Any, y: Any, choices: Choices) -> tuple[Strategy, Choices]:
-    """The strategy that was chosen before; if it no longer holds, another with its own choices."""
+    """The strategy that was chosen before; if it or a registered rule has changed, the choices returned differ."""
     name, strategy = strategy_for(setup, x, y, choices.strategy)
-    wrong = (
-        isinstance(strategy, LayerRules)
-        and choices.channels_last
-        and not _right_with_channels_last(strategy, setup, x, y)
-    )
-    if name != choices.strategy or wrong:
+    if name != choices.strategy:
         return fastest(setup, x, y, choices.physical_batch)
+    if isinstance(strategy, LayerRules):
+        if choices.channels_last and not _right_with_channels_last(strategy, setup, x, y):
+            return fastest(setup, x, y, choices.physical_batch)
+        choices = replace(choices, registered=_registered(setup))
     apply(strategy, choices)
     return strategy, choices
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sordino.gradients import ClippedGradients, OuterProducts, register_rule
+from sordino.gradients import Choices, ClippedGradients, OuterProducts, register_rule
 from sordino.gradients.rules import registry
 from sordino.gradients.tape import Tape
 
@@ -63,6 +63,23 @@ def test_a_registered_rule_is_used_and_right() -> None:
     assert clipped.choices is not None
     assert clipped.choices.strategy == "rules"
     assert set(called) == {"2"}
+
+
+def test_choices_name_registered_rules_so_that_a_run_is_bound_to_them() -> None:
+    """A run that resumes without a rule rounds differently: what it was bound to must not look the same."""
+    batch = torch.randn(5, 4), torch.randn(5, 2)
+    without = ClippedGradients(model(), squared_error)
+    without(*batch)
+    register_scale([])
+    with_rule = ClippedGradients(model(), squared_error)
+    with_rule.choices = without.choices
+    with_rule(*batch)
+    assert without.choices is not None
+    assert with_rule.choices is not None
+    assert "registered" not in without.choices.to_json()
+    assert with_rule.choices != without.choices
+    assert list(with_rule.choices.registered) == ["2"]
+    assert Choices.from_json(with_rule.choices.to_json()) == with_rule.choices
 
 
 def test_a_registered_rule_gets_rows_for_each_view_and_skips_frozen_parameters() -> None:
