@@ -75,24 +75,29 @@ class Sordino:
 
 
 class ClosedForm:
-    """This library's trainee for dense networks on stored vectors: the batch is all that is stored."""
+    """This library's closed form for dense networks on stored vectors: the batch is all that is stored."""
 
     def __init__(self, row: Row, model: nn.Module, l2_clip: float) -> None:
-        from sordino.training.dense import DenseTrainee
+        from sordino.training.dense import DenseNetwork
         from sordino.training.dense_sums import softmax_slope
 
         self._l2_clip = l2_clip
-        self._trainee = partial(DenseTrainee, lambda: model, softmax_slope)
+        self._network = partial(DenseNetwork, lambda: model, softmax_slope)
 
     def prepare(self, batch: Batch) -> tuple[Any, Any]:
+        from sordino.data import ArrayRecords
+
+        records = ArrayRecords(*(part.numpy() for part in batch))
         try:
-            return self._trainee(*(part.numpy() for part in batch)), np.arange(len(batch[1]))
+            network = self._network()
+            network.choose(records, None, len(records))
         except ValueError:
             raise Unsupported("not a dense network") from None
+        return network, records
 
     def sums(self, batch: tuple[Any, Any]) -> dict[str, Tensor]:
-        trainee, rows = batch
-        return dict(trainee.clipped_sum(rows, self._l2_clip).sums)
+        network, records = batch
+        return dict(network.clipped_sum(records, np.arange(len(records)), self._l2_clip).sums)
 
     def step(self, batch: tuple[Any, Any]) -> None:
         noisy_step(batch[0].model, self.sums(batch), self._l2_clip, len(batch[1]))

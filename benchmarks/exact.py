@@ -20,11 +20,12 @@ from torch import nn
 from benchmarks.report import EXACT, Record, machine, render
 from benchmarks.rows import ROWS, Row
 from sordino import models
+from sordino.data import ArrayRecords
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Stream, Streams
-from sordino.training.dpsgd import Trainee, Training, train_steps
+from sordino.training.dpsgd import Trainable, Training, train_steps
 from sordino.training.linear import LinearClassifier
-from sordino.training.module import ModuleTrainee
+from sordino.training.modules import TrainableModule
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
 
@@ -44,12 +45,13 @@ class PhiloxStreams(Streams):
         return np.random.Generator(np.random.Philox(key=self._key, counter=counter))
 
 
-def trainee_of(row: Row, double: bool) -> Trainee:
+def model_of(row: Row, double: bool) -> tuple[Trainable, ArrayRecords]:
     dtype = torch.float64 if double else torch.float32
     x, y = row.batch(2 * row.batch_size)
     if row in (ROWS["linear"], SMALL):
-        return LinearClassifier(x.numpy(), y.numpy(), row.classes, double=double)
-    return ModuleTrainee(lambda: row.model().to(dtype), nn.CrossEntropyLoss(reduction="none"), x.to(dtype), y)
+        return LinearClassifier(x.shape[1], row.classes, double=double), ArrayRecords(x.numpy(), y.numpy())
+    loss = nn.CrossEntropyLoss(reduction="none")
+    return TrainableModule(lambda: row.model().to(dtype), loss), ArrayRecords(x.to(dtype), y)
 
 
 def steps_of(
@@ -60,14 +62,15 @@ def steps_of(
     Those that are known are used again: ways that differ in the generator alone must not differ in what was chosen.
     """
     plan = Plan(PoissonSampler(2 * row.batch_size, row.batch_size), 1.0, 2.0, 10**6)
-    training = Training(replace(plan, exact=exact), trainee_of(row, exact), SGD(0.01))
-    training.trainee.initialise(streams)
-    choices = training.trainee.choose(known, row.batch_size)
-    standing = training.start()
+    model, records = model_of(row, exact)
+    training = Training(replace(plan, exact=exact), model, records, SGD(0.01))
+    model.initialise(streams)
+    choices = model.choose(records, known, row.batch_size)
+    state = training.start()
 
     def step() -> float:
         begun = time.process_time()
-        train_steps(training, standing, streams, standing.done + 1)
+        train_steps(training, state, streams, state.done + 1)
         return 1000 * (time.process_time() - begun)
 
     return step, choices

@@ -106,7 +106,7 @@ def table(row: Record) -> str:
 
 
 _CLOSED_FORM = (
-    " `sordino` is the engine for any network; its `closed form` is `DenseTrainee`, for dense networks on stored\n"
+    " `sordino` is the engine for any network; its `closed form` is `DenseNetwork`, for dense networks on stored\n"
     "vectors, which takes its batch from them in each step."
 )
 _NOT_DENSE = " and the closed form without dense networks"

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 
 from sordino import models
+from sordino.data import ArrayRecords
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Streams
-from sordino.training import SGD, DenseTrainee, ModuleTrainee, Plan
+from sordino.training import SGD, DenseNetwork, Plan, TrainableModule
+from sordino.training.dense import side_by_side
 from sordino.training.dense_sums import softmax_slope
-from sordino.training.dpsgd import Steps, Trainee, Training, alone, steps_until
+from sordino.training.dpsgd import Steps, Trainable, Training, alone, steps_until
 from sordino.training.heads import cross_entropy
-from sordino.training.side_by_side import side_by_side
 
 RECORD = Path("results/benchmarks/side-by-side.json")
 NETWORKS = ((64, 10), (64, 128, 10), (64, 512, 64, 10))
@@ -32,18 +33,18 @@ def trainings(widths: tuple[int, ...], count: int, steps: int, way: str) -> list
     x = generator.random((RECORDS, widths[0]), dtype=np.float32)
     y = generator.integers(0, widths[-1], RECORDS)
     plan = Plan(PoissonSampler(RECORDS, BATCH), l2_clip=1.0, noise_multiplier=2.0, steps=steps)
-    made = []
+    made, records = [], ArrayRecords(x, y)
     for number in range(count):
         place = (number, count) if way == "side by side" else (0, 1)
-        trainee: Trainee
+        model: Trainable
         if way == "engine":
-            trainee = ModuleTrainee(lambda: models.dense(*widths), cross_entropy, x, y)
+            model = TrainableModule(lambda: models.dense(*widths), cross_entropy)
         else:
-            trainee = DenseTrainee(lambda: models.dense(*widths), softmax_slope, x, y, place=place)
+            model = DenseNetwork(lambda: models.dense(*widths), softmax_slope, place=place)
         streams = Streams(number.to_bytes(16, "little"))
-        trainee.choose(None, BATCH)
-        trainee.initialise(streams)
-        training = Training(plan, trainee, SGD(0.1))
+        model.choose(records, None, BATCH)
+        model.initialise(streams)
+        training = Training(plan, model, records, SGD(0.1))
         made.append(steps_until(training, training.start(), streams, steps))
     return made
 

@@ -114,6 +114,7 @@ def _work(victim: Victim, out: Path, errors: Path, log: Path, most: int | None) 
 def _watch(log: Path) -> None:
     """Note every release before it happens: which noise it takes, and what it is added to."""
     from sordino.selection.workflow_steps import KeyedSteps
+
     from sordino.training import dpsgd
 
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -147,9 +148,10 @@ def _fit(out: Path) -> None:
     from sordino.training.optimisers import SGD
 
     rng, run = np.random.default_rng(0), Run.at(out)
-    trainee = LinearClassifier(rng.normal(size=(2000, 50)).astype(np.float32), rng.integers(0, 5, 2000), 5)
+    records = rng.normal(size=(2000, 50)).astype(np.float32), rng.integers(0, 5, 2000)
     plan = Plan(PoissonSampler(2000, 400), l2_clip=1.0, noise_multiplier=8.0, steps=200)
-    fit(run, plan, trainee, SGD(0.1), Ledger(3.0, 1e-5, path=run.ledger))
+    ledger = Ledger(3.0, 1e-5, path=run.ledger)
+    fit(plan, LinearClassifier(50, 5), records, optimiser=SGD(0.1), ledger=ledger, run=run)
 
 
 # What must hold

@@ -37,10 +37,10 @@ from sordino.training import Plan, normalising
 from sordino.training.convex import LinearPlan, LogisticPlan, fit_linear, fit_logistic
 from sordino.training.convex.perturbations import GaussianObjective
 from sordino.training.fitting import fit
-from sordino.training.last_iterate import LastIteratePlan, fit_last_iterate
+from sordino.training.last_iterate import LastIteratePlan
 from sordino.training.linear import LinearClassifier
 from sordino.training.optimisers import SGD
-from sordino.training.weight_distributions import WeightDistributionPlan, fit_weight_distributions
+from sordino.training.weight_distributions import WeightDistributionPlan
 
 X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int64)
@@ -82,15 +82,18 @@ def table() -> Split:
     return Split(pd.DataFrame({"a": np.linspace(0, 1, 60), "b": ["x", "y"] * 30}), Y)
 
 
+LAST = LastIteratePlan(60, 20, 1, 1.0, 50.0, 0.5)
+
+
+def linear() -> LinearClassifier:
+    return LinearClassifier(X.shape[1], 2)
+
+
 USES: dict[str, Use] = {
     "make_private": make_private,
-    "fit": lambda ledger, run: fit(run, PLAN, LinearClassifier(X, Y, 2), SGD(0.1), ledger),
-    "fit_last_iterate": lambda ledger, run: fit_last_iterate(
-        run, LastIteratePlan(60, 20, 1, 1.0, 50.0, 0.5), X, Y, 2, ledger
-    ),
-    "fit_weight_distributions": lambda ledger, run: fit_weight_distributions(
-        run, SI, LinearClassifier(X, Y, 2), ledger
-    ),
+    "fit": lambda ledger, run: fit(PLAN, linear(), (X, Y), optimiser=SGD(0.1), ledger=ledger, run=run),
+    "last iterate": lambda ledger, run: fit(LAST, linear(), (X, Y), ledger=ledger, run=run),
+    "weight distributions": lambda ledger, run: fit(SI, linear(), (X, Y), ledger=ledger, run=run),
     "fit_logistic": lambda ledger, run: fit_logistic(
         LogisticPlan(2.0, 5.0, GaussianObjective(20.0), adjacency="add-remove"), X, Y, ledger
     ),

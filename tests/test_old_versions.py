@@ -14,7 +14,7 @@ from sordino.budget import Ledger
 from sordino.cli.main import run as command
 from sordino.data import load
 from sordino.runs import Run
-from sordino.training import SGD, ModuleTrainee, Plan, fit
+from sordino.training import SGD, Plan, fit
 
 OLD = Path(__file__).parent / "fixtures/version-0.1"
 TABLE = ("--target", "c", "--schema", OLD / "schema.json", "--epsilon", "3", "--delta", "1e-3")
@@ -84,11 +84,17 @@ def test_fit_takes_an_old_folder(name: str, old: Callable[[str], Path]) -> None:
     y = (x.sum(1) > 0).astype("int64")
     ledger = Ledger.open(run.ledger)
     plan = Plan.calibrated(n=400, expected_batch_size=40, epochs=4, l2_clip=1, target_epsilon=3, target_delta=1e-4)
-    model = ModuleTrainee(
-        lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)), nn.CrossEntropyLoss(reduction="none"), x, y
+    fitted = fit(
+        plan,
+        lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)),
+        (x, y),
+        optimiser=SGD(learning_rate=0.5, momentum=0.9),
+        loss=nn.CrossEntropyLoss(reduction="none"),
+        ledger=ledger,
+        run=run,
+        checkpoint_every=10,
     )
-    steps = fit(run, plan, model, SGD(learning_rate=0.5, momentum=0.9), ledger, checkpoint_every=10)
-    assert steps == 40
+    assert fitted.steps == 40
     assert ledger.entries[0].count == 40
     assert run.model.exists()
 

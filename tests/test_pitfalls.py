@@ -148,7 +148,8 @@ def test_public_vs_private_metadata(tmp_path: Path) -> None:
             n=N, expected_batch_size=20, epochs=1, target_epsilon=2.0, target_delta=1e-4, l2_clip=0.5
         )
         ledger = Ledger(2.0, 1e-4, path=run.ledger, planned=[(plan.event, "training", "train")])
-        fit(run, plan, LinearClassifier(x, y, CLASSES), SGD(0.5), ledger)
+        model = LinearClassifier(x.shape[1], CLASSES)
+        fit(plan, model, (x, y), optimiser=SGD(0.5), ledger=ledger, run=run)
         content = json.loads(json.dumps(ledger.statement()))
         [entry] = ledger.entries
         files = {
@@ -271,7 +272,8 @@ def test_auxiliary_information(tmp_path: Path, capsys: pytest.CaptureFixture[str
     run = Run.at(tmp_path / "run")
     x, y = (tensor.numpy() for tensor in records().tensors)
     plan = Plan(PoissonSampler(N, 20), 0.5, 2.0, 10)
-    fit(run, plan, LinearClassifier(x, y, CLASSES), SGD(0.5), Ledger(path=run.ledger))
+    model = LinearClassifier(x.shape[1], CLASSES)
+    fit(plan, model, (x, y), optimiser=SGD(0.5), ledger=Ledger(path=run.ledger), run=run)
     public = [path for path in run.folder.rglob("*") if path.is_file() and run.private not in path.parents]
     text = b"".join(path.read_bytes() for path in public).lower()
     for word in (b"loss", b"norms", b"accuracy", b"indices", b"batch_size_drawn"):

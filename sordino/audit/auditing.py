@@ -15,7 +15,7 @@ from sordino.audit.synthetic import KnownSums, Shapes, half_of, plan_at
 from sordino.audit.weight_distributions import audit_weight_distributions
 from sordino.audit.white_box import keys_differ, linear_attack, statistics_scores, threshold_scores, training_attack
 from sordino.budget import Composed, Event, Ledger, Repeated, cost
-from sordino.data import DataError, Facts
+from sordino.data import DataError, Facts, Records
 from sordino.features import as_array
 from sordino.mechanisms import ChannelMoments, Streams, ThresholdQuantiles
 from sordino.runs import Run, RunError
@@ -25,7 +25,7 @@ from sordino.training import (
     LinearClassifier,
     LinearHead,
     Plan,
-    Trainee,
+    Trainable,
     WeightDistributionPlan,
     canaries,
     normalising,
@@ -48,7 +48,7 @@ def audit_plan(
     delta: float,
     *,
     moments: ChannelMoments | ThresholdQuantiles | None = None,
-    trainee: Trainee | None = None,
+    probed: tuple[Trainable, Records] | None = None,
     runs: int = RUNS,
     confidence: float = 0.95,
     streams: Streams | None = None,
@@ -56,9 +56,9 @@ def audit_plan(
     """Execute the plan on canaries, its statistics before it if there are any, and test what it rests on.
 
     The headline is of a canary that is in all of it, at the plan's δ. All of it, and statistics and training alone, are
-    held against what they promise at a larger δ, too, at a higher confidence. `trainee`, if
-    given, has its sensitivity probed. What the audit takes from the plan is what is claimed: faults of the loop, the
-    sampler, the noise or the clip show as a bound beyond the claim, or as a test that fails.
+    held against what they promise at a larger δ, too, at a higher confidence. The sensitivity of what is `probed`, a
+    model on adversarial records, is tested too. What the audit takes from the plan is what is claimed: faults of the
+    loop, the sampler, the noise or the clip show as a bound beyond the claim, or as a test that fails.
     """
     _check(runs, confidence)
     streams = Streams.fresh() if streams is None else streams
@@ -83,7 +83,7 @@ def audit_plan(
         events["everything"] = whole[0], whole[1]
     whole_name = next(iter(scores))
     arms = dict.fromkeys(scores, coins)
-    if isinstance(trainee, LinearClassifier):
+    if probed is not None and isinstance(probed[0], LinearClassifier):
         few = plan_at(plan, min(runs, _LINEAR_RUNS))
         arms["closed form"] = half_of(few.sampler.n, streams)
         scores["closed form"], seen_too = linear_attack(few, arms["closed form"], streams)
@@ -101,11 +101,12 @@ def audit_plan(
     headline = part(whole_name, delta, level)
     parts = tuple(part(name, max(delta, WIDE_DELTA), level * SHARE / len(scores)) for name in scores)
     tested = plan_at(plan, _TESTED_RECORDS)
-    findings += [*sampler_findings(tested.sampler, streams), noise_test(tested, streams, _shapes(trainee, streams))]
+    findings += [*sampler_findings(tested.sampler, streams), noise_test(tested, streams, _shapes(probed, streams))]
     tiny = plan_at(replace(plan, steps=2), _KEYED_RECORDS)
-    findings.append(keys_differ(tiny, KnownSums(tiny.sampler.n)))
-    if trainee is not None:
-        findings.append(sensitivity_probe(trainee, plan.l2_clip, streams, plan.sampler.expected_batch_size))
+    sums = KnownSums(tiny.sampler.n)
+    findings.append(keys_differ(tiny, sums, sums.records))
+    if probed is not None:
+        findings.append(sensitivity_probe(*probed, plan.l2_clip, streams, plan.sampler.expected_batch_size))
     return Audit(
         lower_bound=headline.lower_bound,
         confidence=confidence,
@@ -118,12 +119,12 @@ def audit_plan(
     )
 
 
-def _shapes(trainee: Trainee | None, streams: Streams) -> Shapes | None:
-    """Of the trainee's own tensors, by name."""
-    if trainee is None:
+def _shapes(probed: tuple[Trainable, Records] | None, streams: Streams) -> Shapes | None:
+    """Of the model's own tensors, by name."""
+    if probed is None:
         return None
-    trainee.initialise(streams)
-    return {name: tuple(value.shape) for name, value in trainee.parameters.items()}
+    probed[0].initialise(streams)
+    return {name: tuple(value.shape) for name, value in probed[0].parameters.items()}
 
 
 def audit_recipe(
@@ -196,10 +197,10 @@ def _audit(
 ) -> Audit:
     _check(runs, confidence)
     known: dict[str, Any] = {"runs": runs, "confidence": confidence, "streams": streams}
-    trainee = _probed(chosen, facts, plan.sampler.expected_batch_size, streams)
+    probed = _probed(chosen, facts, plan.sampler.expected_batch_size, streams)
     if isinstance(plan, WeightDistributionPlan):
-        return audit_weight_distributions(plan, delta, trainee=trainee, **known)
-    return audit_plan(plan, delta, moments=chosen.moments, trainee=trainee, **known)
+        return audit_weight_distributions(plan, delta, probed=probed, **known)
+    return audit_plan(plan, delta, moments=chosen.moments, probed=probed, **known)
 
 
 def _check(runs: int, confidence: float) -> None:
@@ -236,14 +237,16 @@ def _recipe(name: str) -> tuple[DatasetRecipe, Facts]:
     raise problem
 
 
-def _probed(chosen: DatasetRecipe, facts: Facts, expected_batch_size: int, streams: Streams) -> Trainee:
+def _probed(
+    chosen: DatasetRecipe, facts: Facts, expected_batch_size: int, streams: Streams
+) -> tuple[Trainable, Records]:
     """The recipe's model with adversarial records in the place of features, of the shape that the features have."""
     shape = as_array(chosen.features(_two_examples(facts))).shape[1:]
     linear = isinstance(chosen.head, LinearHead)
     records = int(np.clip(expected_batch_size, _PROBED_RECORDS, _PROBED_LINEAR if linear else _PROBED_IN_A_NETWORK))
     classes = len(facts.classes or ())
     rows = adversarial_rows(shape, records, streams)
-    return chosen.head.trainee(rows, np.arange(records) % classes, classes)
+    return chosen.head.model(rows[0].size, classes), chosen.head.records(rows, np.arange(records) % classes)
 
 
 def _two_examples(facts: Facts) -> Any:

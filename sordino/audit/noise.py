@@ -30,9 +30,9 @@ _BLOCK, _TOGETHER = 512, 64
 class _Residuals:
     """Takes the known sums off the noisy gradients again: what is left is the noise, in units of its deviation."""
 
-    def __init__(self, plan: Plan, trainee: KnownSums) -> None:
-        self._plan, self._trainee = plan, trainee
-        self._columns = _some_of_each(trainee.parameters)
+    def __init__(self, plan: Plan, model: KnownSums) -> None:
+        self._plan, self._model = plan, model
+        self._columns = _some_of_each(model.parameters)
         self.rows: list[Array] = []
         self.few: list[Array] = []
         self.clips: list[float] = []
@@ -43,7 +43,7 @@ class _Residuals:
         batch, plan = self._plan.sampler.expected_batch_size, self._plan
         clip = plan.l2_clip if plan.quantile_clip is None else noise_deviation * batch / plan.noise_multiplier
         noise = in_a_row(gradient) * batch
-        noise[0] -= self._trainee.batch_sizes[-1] * clip
+        noise[0] -= self._model.batch_sizes[-1] * clip
         noise /= plan.noise_multiplier * clip
         self.few.append(noise[:FEW].copy())
         self.clips.append(clip)
@@ -77,15 +77,15 @@ def noise_test(plan: Plan, streams: Streams, shapes: Shapes | None = None) -> Fi
     steps = int(np.clip(plan.steps, _FEWEST_STEPS, MOST_COMPARED))
     late = replace(plan, quantile_clip=_with_small_moves(plan))
     plan = replace(late, steps=steps)
-    trainee = KnownSums(plan.sampler.n)
-    residuals = _Residuals(plan, trainee)
-    standing = fit_watched(plan, trainee, residuals.see, streams)[0]
+    model = KnownSums(plan.sampler.n)
+    residuals = _Residuals(plan, model)
+    state = fit_watched(plan, model, model.records, residuals.see, streams)[0]
     noise = np.stack(residuals.rows)
     if plan.quantile_clip is not None:
-        clips = np.array([*residuals.clips, standing.l2_clip])
-        counts = _count_noise(clips, plan, plan.quantile_clip, trainee)
+        clips = np.array([*residuals.clips, state.l2_clip])
+        counts = _count_noise(clips, plan, plan.quantile_clip, model)
         noise = np.column_stack([noise, counts[: len(noise)]])
-    squares = _tensor_variance(residuals, trainee.parameters)
+    squares = _tensor_variance(residuals, model.parameters)
     if plan.quantile_clip is not None:  # one column of a thousand would have to be far off to show among them
         squares["variance of the noise on counts"] = _two_sided(stats.chi2(len(counts)), float(np.square(counts).sum()))
     windows = _in_windows(late, streams, shapes)
@@ -94,27 +94,27 @@ def noise_test(plan: Plan, streams: Streams, shapes: Shapes | None = None) -> Fi
 
 def _in_windows(plan: Plan, streams: Streams, shapes: Shapes | None) -> dict[str, float]:
     """p-values of the noise on the model's tensors, or on some, in the first, the middle and the last steps."""
-    trainee = KnownSums(plan.sampler.n, shapes)
-    total = sum(value.numel() for value in trainee.parameters.values())
+    model = KnownSums(plan.sampler.n, shapes)
+    total = sum(value.numel() for value in model.parameters.values())
     length = int(np.clip(_MOST_NUMBERS // total // 3, _FEWEST_IN_A_WINDOW, MOST_STEPS // 3))
     if 3 * length >= plan.steps:
         windows = [(0, plan.steps)]
     else:
         middle = (plan.steps - length) // 2
         windows = [(0, length), (middle, middle + length), (plan.steps - length, plan.steps)]
-    residuals = _Residuals(plan, trainee)
+    residuals = _Residuals(plan, model)
     found: dict[str, float] = {}
-    training = Training(plan, trainee, WatchedSteps(residuals.see))
+    training = Training(plan, model, model.records, WatchedSteps(residuals.see))
     for start, last in windows:
         # Every number of a step follows from the key and the step alone: the steps before need not be taken.
-        standing = training.start()
-        standing.done, taken = start, len(residuals.rows)
-        train_steps(training, standing, streams, last)
+        state = training.start()
+        state.done, taken = start, len(residuals.rows)
+        train_steps(training, state, streams, last)
         squares = np.square(np.stack(residuals.rows[taken:]))
         found[f"variance in steps {start:,} to {last:,}"] = _two_sided(stats.chi2(squares.size), squares.sum())
     values = _p_values(np.stack(residuals.rows))
     found |= {f"{name} on the model's tensors": value for name, value in values.items()}
-    return found | _tensor_variance(residuals, trainee.parameters, " of the model")
+    return found | _tensor_variance(residuals, model.parameters, " of the model")
 
 
 def _tensor_variance(residuals: _Residuals, parameters: Weights, whose: str = "") -> dict[str, float]:
@@ -133,11 +133,11 @@ def _with_small_moves(plan: Plan) -> QuantileClip | None:
     return replace(rule, quantile=1.0, learning_rate=1e-3 * batch / max(batch, rule.noise_multiplier))
 
 
-def _count_noise(clips: Array, plan: Plan, rule: QuantileClip, trainee: KnownSums) -> Array:
+def _count_noise(clips: Array, plan: Plan, rule: QuantileClip, model: KnownSums) -> Array:
     """What the rule's move from each clip to the next was for, less the known count; in units of its deviation."""
     share = rule.quantile - np.diff(np.log(clips)) / rule.learning_rate
     counts = (share - SENSITIVITY) * plan.sampler.expected_batch_size
-    return (counts - SENSITIVITY * np.array(trainee.batch_sizes)) / (SENSITIVITY * rule.noise_multiplier)
+    return (counts - SENSITIVITY * np.array(model.batch_sizes)) / (SENSITIVITY * rule.noise_multiplier)
 
 
 def standard_normal(noise: Array, few: Array, others: dict[str, float] | None = None) -> Finding:

@@ -9,41 +9,40 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sordino.audit.result import Finding
+from sordino.data import Records
 from sordino.gradients import ExamplesMixError
 from sordino.mechanisms import Stream, Streams
-from sordino.training import Trainee
+from sordino.training import Trainable
 
 _TOLERANCE = 1e-5
 _BATCH, _MOST_BATCHES = 8, 3
 _PHYSICAL = 20
-"""Physical batches that a large batch is divided into, more than the trainee gathers at once."""
+"""Physical batches that a large batch is divided into, more than the model gathers at once."""
 _WEIGHTS = (None, 1.0)
 """Deviations of random weights that gradients are probed at, beside the model's own start."""
 
 
 def sensitivity_probe(
-    trainee: Trainee, l2_clip: float, streams: Streams, expected_batch_size: int | None = None
+    model: Trainable, records: Records, l2_clip: float, streams: Streams, expected_batch_size: int | None = None
 ) -> Finding:
-    """Records of the trainee zeroed out one at a time, in random batches, at several weights.
+    """Records zeroed out one at a time, in random batches, at several weights.
 
     With a plan's expected batch size also some of all records in one batch of that size, or as many as there are, once
-    as the trainee would divide it and once in many small physical batches.
+    as the model would divide it and once in many small physical batches.
 
     Fails if a record moves the sums by more than the clip, except for rounding, or moves what the others add (examples
     that mix: batch norm in training mode). It is exact about what it tries, and proves nothing about what it does not;
-    the trainee's records should be `adversarial_rows`. A trainee with random views is refused: without a record the
+    the records should be `adversarial_rows`. A model with random views is refused: without a record the
     others are dealt other views, which is no fault.
     """
-    if getattr(trainee, "augmented", False):
-        raise ValueError(
-            "a trainee with random views cannot be probed: probe it without `augment`, its clip is the same"
-        )
+    if getattr(model, "augmented", False):
+        raise ValueError("a model with random views cannot be probed: probe it without `augment`, its clip is the same")
     try:
-        size = min(len(trainee.data()[0]), _BATCH if expected_batch_size is None else expected_batch_size)
-        chosen = trainee.choose(None, size)
-        largest, mixed = _worst(trainee, l2_clip, streams)
+        size = min(len(records), _BATCH if expected_batch_size is None else expected_batch_size)
+        chosen = model.choose(records, None, size)
+        largest, mixed = _worst(model, records, l2_clip, streams)
         if expected_batch_size is not None:
-            largest = max(largest, _in_large_batches(trainee, chosen, l2_clip, streams, size))
+            largest = max(largest, _in_large_batches(model, records, chosen, l2_clip, streams, size))
     except ExamplesMixError as refusal:
         return Finding("sensitivity", 1.0, f"the engine refuses the model: {refusal}")
     # What is rounded is sums of up to a batch of clips.
@@ -52,49 +51,52 @@ def sensitivity_probe(
     return Finding("sensitivity", 1.0 if kept else 0.0, seen)
 
 
-def _worst(trainee: Trainee, l2_clip: float, streams: Streams) -> tuple[float, float]:
+def _worst(model: Trainable, records: Records, l2_clip: float, streams: Streams) -> tuple[float, float]:
     """The largest change by one record, and of what others add; both in clips."""
-    n, generator = len(trainee.data()[0]), streams.generator(Stream.SAMPLING)
-    trainee.initialise(streams)
+    n, generator = len(records), streams.generator(Stream.SAMPLING)
+    model.initialise(streams)
     largest = mixed = 0.0
     for deviation in _WEIGHTS:
         if deviation is not None:
             with torch.no_grad():
-                for name in sorted(trainee.parameters):
-                    value = trainee.parameters[name]
+                for name in sorted(model.parameters):
+                    value = model.parameters[name]
                     value.copy_(torch.from_numpy(generator.normal(0, deviation, tuple(value.shape))))
         for batch in _batches(n, generator):
-            all_of_them = _sum(trainee, batch, l2_clip)
-            without = [_sum(trainee, np.delete(batch, place), l2_clip) for place in range(len(batch))]
+            all_of_them = _sum(model, records, batch, l2_clip)
+            without = [_sum(model, records, np.delete(batch, place), l2_clip) for place in range(len(batch))]
             moved = [_length(all_of_them - one) / l2_clip for one in without]
             largest = max(largest, *moved)
             # If no record moves what others add, two records together take away what each takes away alone.
             for place in range(len(batch) - 1):
-                neither = _sum(trainee, np.delete(batch, [place, place + 1]), l2_clip)
+                neither = _sum(model, records, np.delete(batch, [place, place + 1]), l2_clip)
                 together = all_of_them - without[place] - without[place + 1] + neither
                 mixed = max(mixed, _length(together) / l2_clip)
     return largest, mixed
 
 
-def _in_large_batches(trainee: Trainee, chosen: dict[str, Any], l2_clip: float, streams: Streams, size: int) -> float:
+def _in_large_batches(
+    model: Trainable, records: Records, chosen: dict[str, Any], l2_clip: float, streams: Streams, size: int
+) -> float:
     """The largest change by one record of a batch of this size, in clips, less what rounding may add.
 
-    First as the trainee chose to divide it, then in small physical batches.
+    First as the model chose to divide it, then in small physical batches.
     """
-    n = len(trainee.data()[0])
+    n = len(records)
     batch = np.sort(streams.generator(Stream.SAMPLING, 1).permutation(n)[:size])
     largest, rounding = 0.0, _TOLERANCE * max(0.0, len(batch) / _BATCH - 1)
     for small in (None, max(1, len(batch) // _PHYSICAL)):
         if small is not None:
             if "engine" not in chosen:
                 break  # it divides batches in one way alone
-            chosen = trainee.choose(chosen | {"engine": chosen["engine"] | {"physical_batch": small}}, len(batch))
-        trainee.initialise(streams)
+            known = chosen | {"engine": chosen["engine"] | {"physical_batch": small}}
+            chosen = model.choose(records, known, len(batch))
+        model.initialise(streams)
         physical = chosen["engine"]["physical_batch"] if "engine" in chosen else len(batch)
-        all_of_them = _sum(trainee, batch, l2_clip)
+        all_of_them = _sum(model, records, batch, l2_clip)
         for place in {0, physical, len(batch) // 2, len(batch) - 1}:
             if 0 <= place < len(batch):
-                moved = _length(all_of_them - _sum(trainee, np.delete(batch, place), l2_clip)) / l2_clip
+                moved = _length(all_of_them - _sum(model, records, np.delete(batch, place), l2_clip)) / l2_clip
                 largest = max(largest, moved - rounding)
     return largest
 
@@ -105,8 +107,8 @@ def _batches(n: int, generator: np.random.Generator) -> list[NDArray[np.int64]]:
     return [np.sort(order[start : start + _BATCH]) for start in range(0, len(order), _BATCH)]
 
 
-def _sum(trainee: Trainee, indices: NDArray[np.int64], l2_clip: float) -> Tensor:
-    sums = trainee.clipped_sum(indices, l2_clip, np.random.default_rng(0)).sums
+def _sum(model: Trainable, records: Records, indices: NDArray[np.int64], l2_clip: float) -> Tensor:
+    sums = model.clipped_sum(records, indices, l2_clip, np.random.default_rng(0)).sums
     return torch.cat([sums[name].detach().double().flatten() for name in sorted(sums)])
 
 

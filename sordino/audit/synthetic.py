@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.data import Sampler
+from sordino.data import ArrayRecords, Records, Sampler
 from sordino.gradients import Flat
 from sordino.mechanisms import Stream, Streams
 from sordino.training import ClippedSum, Plan, Weights
@@ -29,10 +29,10 @@ _SHAPES: Shapes = {"bias": (640,), "kernel": (8, 4, 2, 2), "weight": (16, 16)}
 
 
 class _Synthetic:
-    """A trainee without a model: parameters that start at zero, and `clipped_sum` from a subclass."""
+    """Parameters that start at zero, records without content, and `clipped_sum` from a subclass."""
 
     def __init__(self, records: Array, shapes: Shapes) -> None:
-        self._records, self._shapes = records, shapes
+        self.records, self._shapes = ArrayRecords(records, records), shapes
         self.parameters: Weights = self._zeros()
 
     def weights(self) -> Weights:
@@ -45,19 +45,16 @@ class _Synthetic:
         self.parameters = self._zeros()
 
     def facts(self) -> dict[str, Any]:
-        return {"model": type(self).__name__, "records": len(self._records)}
+        return {"model": type(self).__name__, "records": len(self.records)}
 
-    def data(self) -> tuple[NDArray[Any], ...]:
-        return (self._records,)
-
-    def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
+    def choose(self, records: Records, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
         return {}
 
     def _zeros(self) -> Weights:
         return {name: torch.zeros(shape, dtype=torch.float64) for name, shape in self._shapes.items()}
 
 
-class CanaryTrainee(_Synthetic):
+class CanaryModel(_Synthetic):
     """A parameter for each record; a present record's gradient lies along it, an absent one's is zero.
 
     The parameters are a vector and a matrix, as models have both. Gradients are clipped by the engine's own rule, in
@@ -71,7 +68,11 @@ class CanaryTrainee(_Synthetic):
         self._lengths = torch.from_numpy(lengths)
 
     def clipped_sum(
-        self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator | None = None
+        self,
+        records: Records,
+        indices: NDArray[np.int64],
+        l2_clip: float,
+        augmentation: np.random.Generator | None = None,
     ) -> ClippedSum:
         rows = torch.from_numpy(indices)
         lengths = self._lengths[rows]
@@ -96,7 +97,11 @@ class KnownSums(_Synthetic):
         self.batch_sizes: list[int] = []
 
     def clipped_sum(
-        self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator | None = None
+        self,
+        records: Records,
+        indices: NDArray[np.int64],
+        l2_clip: float,
+        augmentation: np.random.Generator | None = None,
     ) -> ClippedSum:
         self.batch_sizes.append(len(indices))
         sums = self._zeros()
@@ -105,7 +110,7 @@ class KnownSums(_Synthetic):
 
 
 def by_record(weights: Weights) -> Tensor:
-    """The parameters of a canary trainee, or gradients of them, in the order of its records."""
+    """The parameters of a canary model, or gradients of them, in the order of its records."""
     return torch.cat([weights["first"], weights["second"][:, 0]])
 
 

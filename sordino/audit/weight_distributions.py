@@ -14,14 +14,14 @@ from sordino.audit.noise import FEW, MOST_COMPARED, MOST_STEPS, standard_normal
 from sordino.audit.result import SHARE, WIDE_DELTA, Audit, Finding, ReleaseBound
 from sordino.audit.sampler import sampler_findings
 from sordino.audit.sensitivity import sensitivity_probe
-from sordino.audit.synthetic import Array, CanaryTrainee, KnownSums, by_record, half_of, in_a_row, resized
+from sordino.audit.synthetic import Array, CanaryModel, KnownSums, by_record, half_of, in_a_row, resized
 from sordino.budget import displacements
-from sordino.data import PoissonSampler
+from sordino.data import PoissonSampler, Records
 from sordino.mechanisms import Streams
-from sordino.training import Means, Staircase, Trainee, WeightDistributionPlan, Weights, train_means
+from sordino.training import Means, Staircase, Trainable, WeightDistributionPlan, Weights, train_means
 
-Loop = Callable[[Trainee, Streams], Weights]
-"""Trains on the trainee's records and returns what is released."""
+Loop = Callable[[Trainable, Records, Streams], Weights]
+"""Trains the model on the records and returns what is released."""
 SI_MNIST = WeightDistributionPlan(PoissonSampler(60_000, 32), 3.1, 7.1, 18_750, Staircase(0.1, 0.9, 1875), 0.9, 1e-6)
 """How Davody et al. (2020) train MNIST for what they claim is ε=0.05 at δ=1e-5."""
 _TESTED_RECORDS = 2000
@@ -45,7 +45,8 @@ def audit_final_weights(
     """
     streams = Streams.fresh() if streams is None else streams
     coins = half_of(records, streams)
-    scores = -by_record(loop(CanaryTrainee(coins, l2_clip), streams)).double().numpy()
+    canaries = CanaryModel(coins, l2_clip)
+    scores = -by_record(loop(canaries, canaries.records, streams)).double().numpy()
     bound = epsilon_lower_bound(scores[coins], scores[~coins], delta, confidence)
     return Audit(bound, confidence, claimed_epsilon, sound_epsilon, delta, records)
 
@@ -54,7 +55,7 @@ def audit_weight_distributions(
     plan: WeightDistributionPlan,
     delta: float,
     *,
-    trainee: Trainee | None = None,
+    probed: tuple[Trainable, Records] | None = None,
     runs: int,
     confidence: float = 0.95,
     streams: Streams | None = None,
@@ -62,7 +63,7 @@ def audit_weight_distributions(
     """The plan's claimed and sound ε beside what one execution on so many canaries shows.
 
     The headline is of the last weights; the part is of the whole trajectory, at a larger δ and a higher confidence.
-    Sampler, noise, and the trainee's sensitivity if one is given, are tested against what the sound ε rests on.
+    Sampler, noise, and the sensitivity of what is `probed`, are tested against what the sound ε rests on.
     """
     streams = Streams.fresh() if streams is None else streams
     small = replace(plan, sampler=resized(plan.sampler, runs))
@@ -70,15 +71,15 @@ def audit_weight_distributions(
     # The likelihood ratio of a record that joins every step; others move the same way, only less far.
     weights = displacements(np.ones(plan.steps), plan.rates, plan.momentum) / np.square(plan.rates)
     trajectory = np.zeros(len(coins))
-    for weight, drawn in zip(weights, _drawn(small, CanaryTrainee(coins, plan.l2_clip), streams), strict=True):
+    for weight, drawn in zip(weights, _drawn(small, CanaryModel(coins, plan.l2_clip), streams), strict=True):
         last = -by_record(drawn).double().numpy()
         trajectory += weight * last
     wide, level = max(delta, WIDE_DELTA), 1 - confidence
     bound = epsilon_lower_bound(trajectory[coins], trajectory[~coins], wide, 1 - SHARE * level)
     sampler = resized(plan.sampler, _TESTED_RECORDS)
     findings = [*sampler_findings(sampler, streams), drawn_noise_test(plan, streams)]
-    if trainee is not None:
-        findings.append(sensitivity_probe(trainee, plan.l2_clip, streams, plan.sampler.expected_batch_size))
+    if probed is not None:
+        findings.append(sensitivity_probe(*probed, plan.l2_clip, streams, plan.sampler.expected_batch_size))
     return Audit(
         lower_bound=epsilon_lower_bound(last[coins], last[~coins], delta, confidence),
         confidence=confidence,
@@ -96,13 +97,13 @@ def drawn_noise_test(plan: WeightDistributionPlan, streams: Streams) -> Finding:
     """What the real loop draws around its means, which are known where the sums are, against the plan's noise."""
     steps = min(plan.steps, MOST_COMPARED)
     plan = replace(plan, sampler=resized(plan.sampler, _TESTED_RECORDS), steps=steps)
-    trainee = KnownSums(plan.sampler.n)
+    model = KnownSums(plan.sampler.n)
     drawn = []
-    for step, theta in enumerate(_drawn(plan, trainee, streams)):
+    for step, theta in enumerate(_drawn(plan, model, streams)):
         weights = in_a_row(theta)
         drawn.append(weights if step < MOST_STEPS else weights[:FEW].copy())
     unit = plan.l2_clip / plan.sampler.expected_batch_size
-    moved = unit * displacements(np.array(trainee.batch_sizes), plan.rates, plan.momentum)
+    moved = unit * displacements(np.array(model.batch_sizes), plan.rates, plan.momentum)
 
     def noise(rows: list[Array]) -> Array:
         residuals: Array = np.stack(rows)
@@ -112,9 +113,9 @@ def drawn_noise_test(plan: WeightDistributionPlan, streams: Streams) -> Finding:
     return standard_normal(noise(drawn[:MOST_STEPS]), noise([row[:FEW] for row in drawn]))
 
 
-def _drawn(plan: WeightDistributionPlan, trainee: Trainee, streams: Streams) -> Iterator[Weights]:
+def _drawn(plan: WeightDistributionPlan, model: CanaryModel | KnownSums, streams: Streams) -> Iterator[Weights]:
     """θ_1, …, θ_T as the real loop draws them."""
-    standing = Means.start(trainee.parameters)
+    state = Means.start(model.parameters)
     for step in range(plan.steps):
-        train_means(plan, trainee, standing, streams, step + 1)
-        yield trainee.parameters
+        train_means(plan, model, model.records, state, streams, step + 1)
+        yield model.parameters

@@ -19,11 +19,12 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.audit.result import Finding
-from sordino.audit.synthetic import CanaryTrainee, by_record
+from sordino.audit.synthetic import CanaryModel, by_record
 from sordino.budget import Event, Gaussian, Ledger, PoissonGaussian, ShuffledGaussian
+from sordino.data import ArrayRecords, Records
 from sordino.mechanisms import ChannelMoments, Stream, Streams, ThresholdQuantiles
 from sordino.runs import Run
-from sordino.training import LinearClassifier, Plan, Standing, State, Trainee, Weights, fit
+from sordino.training import LinearClassifier, Plan, State, Trainable, TrainingState, Weights, fit
 
 Scores = NDArray[np.float64]
 Watcher = Callable[[Weights, Weights, int, float], None]
@@ -63,23 +64,24 @@ class WatchedSteps:
 
 
 def fit_watched(
-    plan: Plan, trainee: Trainee, see: Watcher, streams: Streams, rate: float = 1.0
-) -> tuple[Standing, tuple[Finding, ...]]:
+    plan: Plan, model: Trainable, records: Records, see: Watcher, streams: Streams, rate: float = 1.0
+) -> tuple[TrainingState, tuple[Finding, ...]]:
     """Fit the plan in a folder that is deleted afterwards; returns the final state and what the folder shows.
 
     The weights in the folder must be those that the gradients lead to, so that they reveal no more than all gradients
     do; and the ledger in the folder must hold the plan's event.
     """
-    optimiser, ends = WatchedSteps(see, rate), list[Standing]()
+    optimiser, ends = WatchedSteps(see, rate), list[TrainingState]()
     seed = int(streams.generator(Stream.AUGMENTATION).integers(2**31))  # synthetic records: nothing to protect
     with TemporaryDirectory(prefix="sordino-audit-") as folder:
         run = Run.create(Path(folder) / "run", "audit")
         fit(
-            run,
             plan,
-            trainee,
-            optimiser,
-            Ledger(path=run.ledger),
+            model,
+            records,
+            optimiser=optimiser,
+            ledger=Ledger(path=run.ledger),
+            run=run,
             seed=seed,
             checkpoint_every=math.ceil(plan.steps / _BLOCKS),
             on_trained=ends.append,
@@ -98,14 +100,14 @@ def fit_watched(
     return ends[0], findings
 
 
-def keys_differ(plan: Plan, trainee: Trainee) -> Finding:
+def keys_differ(plan: Plan, model: Trainable, records: Records) -> Finding:
     """Two runs of `fit` with fresh keys, as users start them: the same noise in both would cancel."""
     seen: list[Weights] = []
     for _ in range(2):
         with TemporaryDirectory(prefix="sordino-audit-") as folder:
             run = Run.create(Path(folder) / "run", "audit")
             unwatched = WatchedSteps(lambda parameters, gradient, step, deviation: None)
-            fit(run, plan, trainee, unwatched, Ledger(path=run.ledger))
+            fit(plan, model, records, optimiser=unwatched, ledger=Ledger(path=run.ledger), run=run)
             seen.append(run.read_tensors(run.model)[0])
     alike = any(torch.equal(seen[0][name], value) for name, value in seen[1].items())
     return Finding("keys", float(not alike), f"two runs have {'the same noise' if alike else 'different noise'}")
@@ -156,7 +158,8 @@ def training_attack(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> A
         clip = _clip(plan, noise_deviation)
         likelihood.add(by_record(gradient).double().numpy() * (plan.sampler.expected_batch_size / clip))
 
-    _, findings = fit_watched(plan, CanaryTrainee(coins, plan.l2_clip), see, streams)
+    canaries = CanaryModel(coins, plan.l2_clip)
+    _, findings = fit_watched(plan, canaries, canaries.records, see, streams)
     return likelihood.scores(), findings
 
 
@@ -168,7 +171,8 @@ def linear_attack(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Att
     """
     likelihood, batch = _likelihood(plan), plan.sampler.expected_batch_size
     labels = np.arange(len(coins)) % _CLASSES
-    trainee = LinearClassifier(np.diag(_FAR * coins).astype(np.float32), labels, _CLASSES, double=plan.exact)
+    model = LinearClassifier(len(coins), _CLASSES, double=plan.exact)
+    records = ArrayRecords(np.diag(_FAR * coins).astype(np.float32), labels)
 
     def see(parameters: Weights, gradient: Weights, step: int, noise_deviation: float) -> None:
         logits = (_FAR * parameters["weight"] + parameters["bias"][:, None]).T
@@ -177,7 +181,7 @@ def linear_attack(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Att
         seen = (gradient["weight"].T.double() * directions).sum(1)
         likelihood.add(seen.numpy() * (batch / _clip(plan, noise_deviation)))
 
-    _, findings = fit_watched(plan, trainee, see, streams, rate=_SLOWLY * batch / plan.l2_clip)
+    _, findings = fit_watched(plan, model, records, see, streams, rate=_SLOWLY * batch / plan.l2_clip)
     return likelihood.scores(), findings
 
 

@@ -107,7 +107,8 @@ class DatasetRecords:
         if len(indices):
             return _pair(self._collate([self._dataset[int(index)] for index in indices]), len(indices))
         x, y = _pair(self._collate([self._dataset[0]]), 1)  # an empty batch has the shapes and types of any other
-        return pytree.tree_map(lambda leaf: leaf[:0] if isinstance(leaf, Tensor) else leaf, (x, y))
+        empty: tuple[Any, Any] = pytree.tree_map_only(Tensor, lambda leaf: leaf[:0], (x, y))
+        return empty
 
     def fingerprint(self, key: bytes) -> str:
         """Of the items as they are read now: where they are random beyond a seed, no two fingerprints are alike."""

@@ -31,11 +31,11 @@ from sordino.training import (
     Checkpoint,
     DatasetRecipe,
     LastIteratePlan,
+    LinearClassifier,
     Plan,
     Progress,
     Weights,
     fit,
-    fit_last_iterate,
     largest_learning_rate,
     normalising,
     recipe,
@@ -145,7 +145,7 @@ class RecipeTrial(Trial):
             plan = replace(plan, sampler=few, noise_multiplier=share * plan.noise_multiplier)
         ledger = material.ledger(self, plan.event, run)
         material = material.standardised(self, chosen, run, ledger)
-        trainee = chosen.head.trainee(material.train_x, material.train_y, material.classes)
+        model = chosen.head.model(material.train_x[0].size, material.classes)
         blocks = math.ceil(_CHECKPOINTS / self.marks)
         block = math.ceil(plan.steps / (self.marks * blocks))
         kept = run.folder / "curve.json"
@@ -155,18 +155,23 @@ class RecipeTrial(Trial):
             on_progress(done, total)
             if done and (done % (block * blocks) == 0 or done == total):
                 now = Checkpoint.read(run)
-                weights = trainee.weights() if now is None else now.weights | (now.standing.average or {})
+                weights = model.weights() if now is None else now.weights | (now.state.average or {})
                 curve[str(done)] = material.accuracy(chosen, weights)
                 run.write_json(kept.name, curve)
 
         optimiser, averaging = chosen.optimiser(n, self.epsilon or 3.0), chosen.averaging(plan.steps)
         done = fit(
-            *(run, plan, trainee, optimiser, ledger),
+            plan,
+            model,
+            chosen.head.records(material.train_x, material.train_y),
+            optimiser=optimiser,
+            ledger=ledger,
+            run=run,
             averaging=averaging,
             seed=self.seed,
             checkpoint_every=block,
             on_progress=measure,
-        )
+        ).steps
         if str(done) not in curve:  # stopped between the last step and its measurement
             measure(done, done)
 
@@ -228,9 +233,15 @@ class LastIterateTrial(RecipeTrial):
         ledger = material.ledger(self, plan.event, run)
         material = material.standardised(self, chosen, run, ledger)
         x = material.train_x.reshape(n, -1)
-        weights = fit_last_iterate(
-            *(run, plan, x, material.train_y, material.classes, ledger), seed=self.seed, on_progress=on_progress
-        )
+        weights = fit(
+            plan,
+            LinearClassifier(x.shape[1], material.classes),
+            (x, material.train_y),
+            ledger=ledger,
+            run=run,
+            seed=self.seed,
+            on_progress=on_progress,
+        ).weights
         return {
             "accuracy": material.accuracy(chosen, weights),
             "sound": _price(material.before, plan.event, self.delta),

@@ -195,7 +195,7 @@ class Descent(Trial):
         x, y = as_array(pixels(data.train.x[rows])), data.train.y[rows]
         test_x, test_y = as_array(pixels(data.test.x[: self.tested])), data.test.y[: self.tested]
         head, plan = NetworkHead(models.lsr_small_cnn), self.plan
-        trainee = head.trainee(x, y, 10)
+        model = head.model(x[0].size, 10)
         kept = run.folder / "curve.json"
         curve: dict[str, list[float]] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
 
@@ -203,13 +203,18 @@ class Descent(Trial):
             say(f"{self.name}: iteration {done:,} of {total:,}")
             if done:
                 of = [(x, y), (test_x, test_y)]
-                scores = [head.scores(trainee.weights(), inputs, 10).argmax(dim=1).numpy() for inputs, _ in of]
+                scores = [head.scores(model.weights(), inputs, 10).argmax(dim=1).numpy() for inputs, _ in of]
                 curve[str(done)] = [float(np.mean(s == labels)) for s, (_, labels) in zip(scores, of, strict=True)]
                 run.write_json(kept.name, curve)
 
         every = math.ceil(self.iterations / self.marks)
         fit(
-            *(run, plan, trainee, SGD(_LEARNING_RATE), Ledger(path=run.ledger)),
+            plan,
+            model,
+            head.records(x, y),
+            optimiser=SGD(_LEARNING_RATE),
+            ledger=Ledger(path=run.ledger),
+            run=run,
             seed=self.seed,
             checkpoint_every=every,
             on_progress=measure,

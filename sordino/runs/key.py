@@ -67,7 +67,7 @@ class Binding:
     seed: int | None = None
     """For tests and experiments: it replaces the secret by one that anyone can compute."""
     choose: Callable[[dict[str, Any] | None], dict[str, Any]] = _nothing_to_choose
-    """Settles all that decides how sums are rounded, as it was before if that is possible (`Trainee.choose`)."""
+    """Settles all that decides how sums are rounded, as it was before if that is possible (`Trainable.choose`)."""
     purpose: Purpose = Purpose.RUN
     anywhere: bool = False
     """Whether any environment will do that turns a key into the same noise."""

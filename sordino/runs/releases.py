@@ -28,7 +28,7 @@ Draw = Callable[[Ledger, Streams], T]
 
 
 def release_once(
-    run: Run,
+    run: Run | None,
     binding: Binding,
     train: Callable[[Key], dict[str, Tensor]],
     ledger: Ledger,
@@ -38,12 +38,13 @@ def release_once(
     part: str,
     steps: int,
     claimed: Event | None = None,
-    hidden: str,
+    hidden: str | None = None,
 ) -> dict[str, Tensor]:
     """Charge the event, train, keep and return the final weights; calling again loads them.
 
-    Until the end the state of such a training is no release that a ledger has paid for: it is in the file `hidden` of
-    RUN/private. The binding's plan must tell `what` and `part`, too.
+    Without a run all stays in memory. Until the end the state of such a training is no release that a ledger has paid
+    for: it is in the file `hidden` of RUN/private, if there is any. The binding's plan must tell `what` and `part`,
+    too.
 
     Guarantee: that of the event, charged before `train` is called; a run that was stopped has released nothing and
     stays charged. Its state and key are deleted at the end, and also if it diverges. A stopped run is resumed bit for
@@ -51,8 +52,12 @@ def release_once(
     anew.
     """
     ledger.refuse_add_remove()
-    state = run.private / hidden
-    with run.alone(), until_diverged(run, state):
+    if run is None:
+        key = Key.new(binding)
+        ledger.raise_count(key.reserve(ledger, event, 1, what, part, claimed=claimed), 1)
+        return train(key)
+    state = [] if hidden is None else [run.private / hidden]
+    with run.alone(), until_diverged(run, *state):
         ledger.reload()
         if run.model.exists():
             weights, facts = run.read_tensors(run.model)
@@ -65,7 +70,7 @@ def release_once(
                 ledger.raise_count(key.reserve(ledger, event, 1, what, part, claimed=claimed), 1)
                 weights = train(key)
                 run.write_tensors(run.model, weights, {"steps": steps, "run": key.name, "charged": 1})
-        Key.end(run, state)
+        Key.end(run, *state)
     return weights
 
 

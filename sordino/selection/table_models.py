@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.budget import Event, Ledger, Planned
-from sordino.data import Column, DataError, PoissonSampler, Schema, Split
+from sordino.data import ArrayRecords, Column, DataError, PoissonSampler, Schema, Split
 from sordino.features import CentredOneHot, OneHot, neutral_cuts
 from sordino.mechanisms import Stream, Streams
 from sordino.models import dense
@@ -24,9 +24,9 @@ from sordino.training import (
     GaussianObjective,
     LinearClassifier,
     LogisticPlan,
-    ModuleTrainee,
     Plan,
-    Trainee,
+    Trainable,
+    TrainableModule,
     Training,
     check_finite,
     cross_entropy,
@@ -141,11 +141,11 @@ class TableModel:
     def training_on(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> TableTraining:
         """The model with data to learn from; nothing is read off them yet."""
         if not self.hidden:
-            return _SgdTraining(LinearClassifier(x, y, classes), _by_linear)
-        trainee = ModuleTrainee(
-            lambda: dense(x.shape[1], *self.hidden, classes), cross_entropy, x, y, physical_batch=min(len(x), _PIECE)
+            return _SgdTraining(LinearClassifier(x.shape[1], classes), ArrayRecords(x, y), _by_linear)
+        model = TrainableModule(
+            lambda: dense(x.shape[1], *self.hidden, classes), cross_entropy, physical_batch=min(len(x), _PIECE)
         )
-        return _SgdTraining(trainee, _by_module)
+        return _SgdTraining(model, ArrayRecords(x, y), _by_module)
 
 
 @dataclass(frozen=True)
@@ -253,28 +253,30 @@ def _sgd_plan(n: int, target_epsilon: float, target_delta: float, before: Event 
 
 @dataclass(eq=False)
 class _SgdTraining:
-    trainee: Any
+    model: Any
+    records: ArrayRecords
     _predict: Callable[[Any, NDArray[np.float32]], NDArray[np.int64]]
     _ready: bool = False
 
     def rehearse(self, plan: Plan, learning_rate: float, streams: Streams) -> Predict:
-        trainee: Trainee = self.trainee
+        model: Trainable = self.model
         if not self._ready:
-            trainee.choose(None, plan.sampler.expected_batch_size)
+            model.choose(self.records, None, plan.sampler.expected_batch_size)
             self._ready = True
-        training = Training(plan, trainee, SGD(learning_rate, MOMENTUM))
-        trainee.initialise(streams)
+        training = Training(plan, model, self.records, SGD(learning_rate, MOMENTUM))
+        model.initialise(streams)
         train_steps(training, training.start(), streams, plan.steps)
-        return partial(self._predict, trainee)
+        return partial(self._predict, model)
 
     def train(self, run: Run, plan: Plan, learning_rate: float, steps: WorkflowSteps, what: str) -> Predict:
-        fit(run, plan, self.trainee, SGD(learning_rate, MOMENTUM), steps.ledger, what=what)
-        check_finite(self.trainee.weights())
-        return partial(self._predict, self.trainee)
+        optimiser = SGD(learning_rate, MOMENTUM)
+        fit(plan, self.model, self.records, optimiser=optimiser, ledger=steps.ledger, run=run, what=what)
+        check_finite(self.model.weights())
+        return partial(self._predict, self.model)
 
     def trained(self, run: Run) -> Predict:
-        self.trainee.load(run.read_tensors(run.model)[0])
-        return partial(self._predict, self.trainee)
+        self.model.load(run.read_tensors(run.model)[0])
+        return partial(self._predict, self.model)
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,17 +338,17 @@ def classes_of(schema: Schema) -> tuple[str, ...]:
 
 
 @torch.no_grad()
-def _by_linear(trainee: LinearClassifier, x: NDArray[np.float32]) -> NDArray[np.int64]:
-    return _classes(linear_scores(trainee.parameters, torch.from_numpy(x)))
+def _by_linear(model: LinearClassifier, x: NDArray[np.float32]) -> NDArray[np.int64]:
+    return _classes(linear_scores(model.parameters, torch.from_numpy(x)))
 
 
 @torch.no_grad()
-def _by_module(trainee: ModuleTrainee, x: NDArray[np.float32]) -> NDArray[np.int64]:
-    trainee.model.eval()
+def _by_module(model: TrainableModule, x: NDArray[np.float32]) -> NDArray[np.int64]:
+    model.model.eval()
     try:
-        return _classes(trainee.model(torch.from_numpy(x)))
+        return _classes(model.model(torch.from_numpy(x)))
     finally:
-        trainee.model.train()  # the mode in which the next rehearsal trains
+        model.model.train()  # the mode in which the next rehearsal trains
 
 
 def _classes(scores: torch.Tensor) -> NDArray[np.int64]:

@@ -24,18 +24,18 @@ from sordino.runs import Diverged, Run, RunError
 from sordino.selection.search_spaces import SearchCandidate
 from sordino.training import (
     SGD,
-    DenseTrainee,
+    DenseNetwork,
     Plan,
     Steps,
-    Trainee,
+    Trainable,
     alone,
     check_labels,
     cross_entropy,
     fitting,
     gains_by_company,
     is_dense,
-    module_trainee,
     softmax_slope,
+    trainable_network,
     words,
 )
 
@@ -126,14 +126,15 @@ def trial_steps(task: TrialTask, data: TrialData, place: tuple[int, int] = (0, 1
     kept = _kept(run, task)
     if kept is not None:
         return kept
-    trainee = _trainee(task, data, place)
+    model = _trainable(task, data, place)
     try:
         yield from fitting(
-            run,
             task.plan,
-            trainee,
-            SGD(task.candidate.learning_rate, task.momentum),
-            Ledger(adjacency=task.adjacency, path=run.ledger),
+            model,
+            (data.train_x, data.train_y),
+            optimiser=SGD(task.candidate.learning_rate, task.momentum),
+            ledger=Ledger(adjacency=task.adjacency, path=run.ledger),
+            run=run,
             what="the training of a trial",
             seed=task.seed,
             checkpoint_every=max(1, task.plan.steps // _CHECKPOINTS),
@@ -146,8 +147,8 @@ def trial_steps(task: TrialTask, data: TrialData, place: tuple[int, int] = (0, 1
     if task.noise is not None:
         streams = bound_streams(task.secret, {"the score of trial": task.number}, predictable=task.seed is not None)
         score = uncharged_accuracy(correct, task.noise, streams.generator(Stream.NOISE))
-    parameters = sum(math.prod(value.shape) for value in trainee.weights().values())
-    trained = sum(math.prod(value.shape) for value in trainee.parameters.values())
+    parameters = sum(math.prod(value.shape) for value in model.weights().values())
+    trained = sum(math.prod(value.shape) for value in model.parameters.values())
     result = TrialResult(task.candidate, score, diverged, parameters, trained)
     run.write_json(_RESULT, {"number": task.number, **result.to_json()})
     return FinishedTrial(task.number, run.folder, result)
@@ -184,13 +185,13 @@ def predicted_classes(candidate: SearchCandidate, run: Run, x: NDArray[np.float3
     return np.asarray(scores.argmax(dim=1).numpy(), dtype=np.int64)
 
 
-def _trainee(task: TrialTask, data: TrialData, place: tuple[int, int]) -> Trainee:
+def _trainable(task: TrialTask, data: TrialData, place: tuple[int, int]) -> Trainable:
     build = partial(task.candidate.build, data.shape, data.classes)
     if shared_network(task, data) is not None:
         dense = cast("Callable[[], nn.Sequential]", build)
-        return DenseTrainee(dense, softmax_slope, data.train_x, data.train_y, place=place)
+        return DenseNetwork(dense, softmax_slope, place=place)
     choices = _dense_choices(build(), task.plan.sampler.expected_batch_size)
-    return module_trainee(build, cross_entropy, data.train_x, data.train_y, choices)
+    return trainable_network(build, cross_entropy, choices)
 
 
 def _dense_choices(model: nn.Module, expected_batch_size: int) -> Choices | None:

@@ -16,9 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.data import ArrayRecords, array_fingerprint
 from sordino.mechanisms import Stream, Streams, bound_streams, new_secret, secret_from_seed
 from sordino.runs import Run, RunError
-from sordino.training.dpsgd import ClippedSum, Standing, Trainee
+from sordino.training.dpsgd import ClippedSum, Trainable, TrainingState
 from sordino.training.optimisers import Optimiser, State, Weights
 
 _FILE = "canaries.json"
@@ -79,9 +80,9 @@ def begin_or_resume(run: Run, count: int, seed: int | None) -> Canaries:
     return Canaries(count, secret.hex())
 
 
-def keep_outcome(run: Run, canaries: Canaries, standing: Standing) -> None:
+def keep_outcome(run: Run, canaries: Canaries, state: TrainingState) -> None:
     """What the audit needs, beside the run in its private part: coins and scores."""
-    scores = standing.state[_STATE]["score"].tolist()
+    scores = state.optimiser[_STATE]["score"].tolist()
     run.write_private(_FILE, {"secret": canaries.secret, "coins": canaries.coins.tolist(), "scores": scores})
 
 
@@ -110,16 +111,34 @@ def _read(run: Run) -> dict[str, Any]:
         raise RunError(f"{run.private / _FILE} cannot be read: it is damaged") from None
 
 
-class WithCanaries:
-    """A trainee with canaries behind its records.
+class CanaryRecords:
+    """Records with canaries behind them; the canaries have no content, only coins."""
 
-    Guarantee: the trainee's own: a canary that is in adds a vector of norm l2_clip, one that is out is absent:
+    def __init__(self, real: ArrayRecords, canaries: Canaries) -> None:
+        self.real, self.canaries = real, canaries
+
+    def __len__(self) -> int:
+        return len(self.real) + self.canaries.count
+
+    def batch(self, indices: NDArray[np.int64]) -> tuple[Any, Any]:
+        return self.real.batch(indices[indices < len(self.real)])
+
+    def fingerprint(self, key: bytes) -> str:
+        """First which records are canaries, with their secret's coins: a run is resumed with the same ones only."""
+        kinds = np.concatenate([np.zeros(len(self.real), np.int8), 1 + self.canaries.coins.astype(np.int8)])
+        secret = np.frombuffer(bytes.fromhex(self.canaries.secret), np.uint8)
+        return array_fingerprint(key, (kinds, secret, *self.real.arrays))
+
+
+class WithCanaries:
+    """A model that trains on `CanaryRecords`.
+
+    Guarantee: the model's own: a canary that is in adds a vector of norm l2_clip, one that is out is absent:
     it adds nothing to the sums and has no norm, so that it does not count in a quantile clip either.
     """
 
-    def __init__(self, trainee: Trainee, canaries: Canaries) -> None:
-        self._inner, self._canaries = trainee, canaries
-        self._records = len(trainee.data()[0])
+    def __init__(self, model: Trainable, canaries: Canaries) -> None:
+        self._inner, self._canaries = model, canaries
 
     @property
     def parameters(self) -> Weights:
@@ -137,22 +156,20 @@ class WithCanaries:
     def facts(self) -> dict[str, Any]:
         return self._inner.facts() | {"canaries": self._canaries.count}
 
-    def data(self) -> tuple[NDArray[Any], ...]:
-        """First which records are canaries, with their secret's coins: a run goes on with the same ones only."""
-        kinds = np.concatenate([np.zeros(self._records, np.int8), 1 + self._canaries.coins.astype(np.int8)])
-        return kinds, np.frombuffer(bytes.fromhex(self._canaries.secret), np.uint8), *self._inner.data()
+    def choose(self, records: Any, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
+        return self._inner.choose(records.real, known, min(expected_batch_size, len(records.real)))
 
-    def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
-        return self._inner.choose(known, min(expected_batch_size, self._records))
-
-    def narrow_operation(self) -> str | None:
-        found: str | None = getattr(self._inner, "narrow_operation", lambda: None)()
+    def narrow_operation(self, records: Any) -> str | None:
+        found: str | None = getattr(self._inner, "narrow_operation", lambda records: None)(records.real)
         return found
 
-    def clipped_sum(self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator) -> ClippedSum:
-        real, drawn = indices[indices < self._records], indices[indices >= self._records] - self._records
+    def clipped_sum(
+        self, records: Any, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator
+    ) -> ClippedSum:
+        count = len(records.real)
+        real, drawn = indices[indices < count], indices[indices >= count] - count
         present = torch.from_numpy(drawn[self._canaries.coins[drawn]])
-        sums, norms = self._inner.clipped_sum(real, l2_clip, augmentation)
+        sums, norms = self._inner.clipped_sum(records.real, real, l2_clip, augmentation)
         added = torch.zeros(self._canaries.count, dtype=torch.float64).index_fill_(0, present, l2_clip)
         sums = dict(sums)
         for name, (which, where) in self._canaries.places(self.parameters).items():

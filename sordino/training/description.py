@@ -7,7 +7,7 @@ from typing import Any
 from sordino.budget import Ledger, check_delta, check_target
 from sordino.data import Facts
 from sordino.runs import Run, RunError
-from sordino.training.plan import Plan
+from sordino.training.plan import Plan, plan_from_json
 from sordino.training.recipes import DatasetRecipe, check_name, recipe
 from sordino.training.weight_distributions import WeightDistributionPlan
 
@@ -65,16 +65,12 @@ class Description:
             return cls(
                 str(document["status"]),
                 Request(**document["request"]),
-                _plan_from_json(document["plan"]),
+                plan_from_json(document["plan"]),
                 Facts.from_json(document["facts"]),
                 {name: document["statement"][name] for name in ("unit", "tuning", "notes")},
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise RunError(f"run.json in {run.folder} is of another version of sordino") from None
-
-
-def _plan_from_json(document: dict[str, Any]) -> Plan | WeightDistributionPlan:
-    return (WeightDistributionPlan if "excess_probability" in document else Plan).from_json(document)
 
 
 def request_of(folder: str | Path) -> Request:

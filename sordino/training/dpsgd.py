@@ -1,45 +1,44 @@
 """DP-SGD, readable in one go: draw, clip and sum, add noise, divide by the expected batch size, step.
 
-What gives the clipped sums is behind a seam (`Trainee`): a linear head has them in closed form, any other model from
-the clipped-gradient engine.
+What gives the clipped sums is behind a protocol (`Trainable`): a linear classifier has them in closed form, any other
+model from the clipped-gradient engine.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import wraps
-from inspect import signature
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, get_args, get_type_hints
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.data import Records
 from sordino.gradients import ExamplesMixError
 from sordino.mechanisms import Stream, Streams, gaussian_noise, noisy_sum
-from sordino.runs import Diverged
-from sordino.training.averaging import Averaging
-from sordino.training.optimisers import Optimiser, State, Weights
-from sordino.training.plan import Plan
-from sordino.training.quantile_clip import SENSITIVITY, UNIT
+from sordino.runs import Diverged, RunError
+from sordino.training.optimisers import Averaging, Optimiser, State, Weights
+from sordino.training.plan import SENSITIVITY, UNIT, Plan
 
-P = ParamSpec("P")
 T = TypeVar("T")
 _TOGETHER = 2**20
 """Numbers that are noised in one piece."""
 
 
 class ClippedSum(NamedTuple):
-    """What a trainee gives for a draw. Both are private: only `release` may show something of them."""
+    """What a model gives for a draw. Both are private: only `release` may show something of them."""
 
     sums: Weights
     norms: Tensor
     """Of each example's gradient before the clip."""
 
 
-class Trainee(Protocol):
-    """A model with its private data: parameters, and sums of clipped per-example gradients at them."""
+class Trainable(Protocol):
+    """A model as training sees it: parameters, and sums of clipped per-example gradients over private records.
+
+    A `TrainableModule` is any nn.Module; `LinearClassifier` and `DenseNetwork` have their sums in closed form.
+    """
 
     @property
     def parameters(self) -> Weights:
@@ -55,54 +54,54 @@ class Trainee(Protocol):
     def facts(self) -> dict[str, Any]:
         """What the model is, for binding a run to it."""
 
-    def data(self) -> tuple[NDArray[Any], ...]:
-        """The private arrays, for binding a run to them."""
-
-    def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
+    def choose(self, records: Records, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
         """Settle all that decides how sums are rounded, as known from before if that can be; and what it is now."""
 
     def clipped_sum(
-        self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator
+        self, records: Records, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator
     ) -> ClippedSum: ...
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is to be done: a plan, the model under it, and how noisy gradients become weights."""
+    """What is to be done: a plan, the model and the records under it, and how noisy gradients become weights."""
 
     plan: Plan
-    trainee: Trainee
+    model: Trainable
+    records: Records
     optimiser: Optimiser
     averaging: Averaging | None = None
 
     def __post_init__(self) -> None:
-        refuse_mixing(self.trainee, self.plan.private)
+        check_count(self.plan.sampler.n, self.records)
+        refuse_mixing(self.model, self.plan.private)
 
     def facts(self) -> list[Any]:
-        """All that must be the same for a run to go on."""
+        """All that must be the same for a run to be resumed."""
         average = None if self.averaging is None else self.averaging.to_json()
-        return [self.plan.to_json(), self.optimiser.to_json(), average, self.trainee.facts()]
+        return [self.plan.to_json(), self.optimiser.to_json(), average, self.model.facts()]
 
-    def start(self) -> "Standing":
-        parameters = self.trainee.parameters
+    def start(self) -> "TrainingState":
+        parameters = self.model.parameters
         average = None if self.averaging is None else self.averaging.start(parameters)
-        return Standing(0, self.plan.l2_clip, self.optimiser.start(parameters), average)
+        return TrainingState(0, self.plan.l2_clip, self.optimiser.start(parameters), average)
 
 
 @dataclass
-class Standing:
-    """Where a run stands, besides its weights: all of it computed from releases."""
+class TrainingState:
+    """How far a training has come, besides its weights: all of it computed from releases."""
 
     done: int
     l2_clip: float
-    state: State
+    optimiser: State
     average: Weights | None
 
 
 class Wanted(NamedTuple):
     """A draw whose clipped sum a training waits for."""
 
-    trainee: Trainee
+    model: Trainable
+    records: Records
     indices: NDArray[np.int64]
     l2_clip: float
     streams: Streams
@@ -111,7 +110,7 @@ class Wanted(NamedTuple):
     @torch.no_grad()
     def found(self) -> ClippedSum:
         augmentation = self.streams.generator(Stream.AUGMENTATION, self.step)
-        return self.trainee.clipped_sum(self.indices, self.l2_clip, augmentation)
+        return self.model.clipped_sum(self.records, self.indices, self.l2_clip, augmentation)
 
 
 Steps = Generator[Wanted, ClippedSum, T]
@@ -119,7 +118,7 @@ Steps = Generator[Wanted, ClippedSum, T]
 
 
 def alone(steps: Steps[T]) -> T:
-    """A training from draw to draw, each sum by its own trainee."""
+    """A training from draw to draw, each sum by its own model."""
     with closing(steps):
         clipped: Any = None
         while True:
@@ -131,40 +130,35 @@ def alone(steps: Steps[T]) -> T:
             clipped = wanted.found()
 
 
-def at_once(training: Callable[P, Steps[T]], name: str) -> Callable[P, T]:
-    """The same under this name as a function that runs to its end."""
-
-    @wraps(training)
-    def run(*arguments: P.args, **named: P.kwargs) -> T:
-        return alone(training(*arguments, **named))
-
-    returned = get_args(get_type_hints(training)["return"])[-1]
-    facts: Any = run
-    facts.__signature__ = signature(training).replace(return_annotation=returned)
-    facts.__name__ = facts.__qualname__ = name
-    del facts.__wrapped__
-    return run
-
-
-def steps_until(training: Training, standing: Standing, streams: Streams, last: int) -> Steps[None]:
-    """Steps of the plan from where the run stands up to the last, which is left out.
+def steps_until(training: Training, state: TrainingState, streams: Streams, last: int) -> Steps[None]:
+    """Steps of the plan from where the training is up to the last, which is left out.
 
     Guarantee: each step is one of the plan's step events; the ledger must hold it before the step is drawn.
     """
-    plan, parameters = training.plan, training.trainee.parameters
-    for step in range(standing.done, last):
+    plan, parameters = training.plan, training.model.parameters
+    for step in range(state.done, last):
         indices = plan.sampler.draw(streams, step)
-        clipped = yield Wanted(training.trainee, indices, standing.l2_clip, streams, step)
+        clipped = yield Wanted(training.model, training.records, indices, state.l2_clip, streams, step)
         with torch.no_grad():
-            deviation = plan.noise_multiplier * standing.l2_clip / plan.sampler.expected_batch_size
-            gradient, standing.l2_clip = release(clipped, standing.l2_clip, plan, streams, step)
-            training.optimiser.step(parameters, standing.state, gradient, step, deviation)
-            if training.averaging is not None and standing.average is not None:
-                training.averaging.step(standing.average, parameters, step)
-            standing.done = step + 1
+            take_step(training, state, parameters, clipped, streams)
 
 
-train_steps = at_once(steps_until, "train_steps")
+def take_step(
+    training: Training, state: TrainingState, parameters: Weights, clipped: ClippedSum, streams: Streams
+) -> None:
+    """Release the noisy mean of a step's clipped sum, and update the parameters with it."""
+    plan, step = training.plan, state.done
+    deviation = plan.noise_multiplier * state.l2_clip / plan.sampler.expected_batch_size
+    gradient, state.l2_clip = release(clipped, state.l2_clip, plan, streams, step)
+    training.optimiser.step(parameters, state.optimiser, gradient, step, deviation)
+    if training.averaging is not None and state.average is not None:
+        training.averaging.step(state.average, parameters, step)
+    state.done = step + 1
+
+
+def train_steps(training: Training, state: TrainingState, streams: Streams, last: int) -> None:
+    """The same at once: for experiments, and not charged."""
+    alone(steps_until(training, state, streams, last))
 
 
 def release(clipped: ClippedSum, l2_clip: float, plan: Plan, streams: Streams, step: int) -> tuple[Weights, float]:
@@ -228,26 +222,31 @@ def _together(sums: Weights) -> Iterator[list[str]]:
         yield piece
 
 
-def refuse_mixing(trainee: Trainee, private: bool) -> None:
-    """Under a plan that promises privacy no trainee may let examples mix; others are free to (`MixingTrainee`)."""
-    if private and getattr(trainee, "examples_mix", False):
+def check_count(n: int, records: Records) -> None:
+    if len(records) != n:
+        raise RunError(f"the plan is for n={n} records, the data has {len(records)}")
+
+
+def refuse_mixing(model: Trainable, private: bool) -> None:
+    """Under a plan that promises privacy no model may let examples mix; others are free to (`MixingModule`)."""
+    if private and getattr(model, "examples_mix", False):
         raise ExamplesMixError(
             "examples mix in this model, so no clip bounds what one of them does: train it under a plan that says so "
             "(examples_mix=True, charged ε=∞), or compute each example's output from that example alone"
         )
 
 
-def refuse_single_precision(plan: Plan, weights: Weights, narrow_operation: Callable[[], str | None]) -> None:
+def refuse_single_precision(plan: Plan, model: Trainable, records: Records) -> None:
     """What an exact plan counts for rounding holds in double precision alone: of all weights, and in each pass."""
     if not plan.exact:
         return
-    narrow = [name for name, value in weights.items() if value.is_floating_point() and value.dtype != torch.float64]
-    if narrow:
-        raise ValueError(
-            f"an exact plan needs sums in double precision, and {narrow[0]} is not: pass model.double() and inputs in "
-            "float64, or leave exact out"
-        )
-    operation = narrow_operation()
+    for name, value in model.weights().items():
+        if value.is_floating_point() and value.dtype != torch.float64:
+            raise ValueError(
+                f"an exact plan needs sums in double precision, and {name} is not: pass model.double() and inputs in "
+                "float64, or leave exact out"
+            )
+    operation = getattr(model, "narrow_operation", lambda records: None)(records)
     if operation is not None:
         raise ValueError(
             f"an exact plan needs double precision throughout, and in the model or its loss {operation}: remove the "

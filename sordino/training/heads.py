@@ -11,18 +11,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sordino.data import ArrayRecords
 from sordino.training.augmentation import Shifts
-from sordino.training.dpsgd import Trainee
+from sordino.training.dpsgd import Trainable
 from sordino.training.linear import LinearClassifier, linear_scores
-from sordino.training.module import ModuleTrainee
+from sordino.training.modules import TrainableModule
 from sordino.training.optimisers import Weights
 
 _BLOCK = 1000
 
 
 class Head(Protocol):
-    def trainee(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int, *, double: bool = False) -> Trainee:
-        """With `double`, all in double precision, as an exact plan wants it."""
+    def model(self, width: int, classes: int, *, double: bool = False) -> Trainable:
+        """For examples of so many numbers; with `double`, all in double precision, as an exact plan needs it."""
+
+    def records(self, x: NDArray[np.float32], y: NDArray[np.int64], *, double: bool = False) -> ArrayRecords:
+        """Features and labels as the model takes them."""
 
     def scores(self, weights: Weights, x: NDArray[np.float32], classes: int) -> Tensor:
         """Of each class for each example; ValueError if the weights are not such a model's."""
@@ -32,8 +36,11 @@ class Head(Protocol):
 class LinearHead:
     """Multinomial logistic regression on the features as one vector."""
 
-    def trainee(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int, *, double: bool = False) -> Trainee:
-        return LinearClassifier(x.reshape(len(x), -1), y, classes, double=double)
+    def model(self, width: int, classes: int, *, double: bool = False) -> Trainable:
+        return LinearClassifier(width, classes, double=double)
+
+    def records(self, x: NDArray[np.float32], y: NDArray[np.int64], *, double: bool = False) -> ArrayRecords:
+        return ArrayRecords(x.reshape(len(x), -1).astype(_precision(double), copy=False), y)
 
     def scores(self, weights: Weights, x: NDArray[np.float32], classes: int) -> Tensor:
         width = x[:1].size
@@ -65,11 +72,13 @@ class NetworkHead:
         shifts = "" if self.shifts is None else f", {self.shifts}"
         return f"NetworkHead({name}{scale}{', orthogonal' if self.orthogonal else ''}{shifts})"
 
-    def trainee(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int, *, double: bool = False) -> Trainee:
+    def model(self, width: int, classes: int, *, double: bool = False) -> Trainable:
         views = 1 if self.shifts is None else self.shifts.views
         start = partial(self._start, classes, double)
-        inputs = self._scaled(x).astype(np.float64 if double else np.float32, copy=False)
-        return ModuleTrainee(start, cross_entropy, inputs, y, augment=self.shifts, views=views)
+        return TrainableModule(start, cross_entropy, augment=self.shifts, views=views)
+
+    def records(self, x: NDArray[np.float32], y: NDArray[np.int64], *, double: bool = False) -> ArrayRecords:
+        return ArrayRecords(self._scaled(x).astype(_precision(double), copy=False), y)
 
     def _start(self, classes: int, double: bool) -> nn.Module:
         model = self.build(classes).to(torch.float64 if double else torch.float32)
@@ -95,6 +104,10 @@ class NetworkHead:
         return torch.cat(
             [model(torch.from_numpy(self._scaled(x[start : start + _BLOCK]))) for start in range(0, len(x), _BLOCK)]
         )
+
+
+def _precision(double: bool) -> type[np.floating]:
+    return np.float64 if double else np.float32
 
 
 def cross_entropy(scores: Tensor, labels: Any) -> Tensor:

@@ -1,4 +1,5 @@
-"""Amplification by iteration (Feldman, Mironov, Talwar & Thakurta 2018): of many noisy steps only the last is told.
+"""Amplification by iteration (Feldman, Mironov, Talwar & Thakurta 2018): only the last of many noisy iterates is
+released.
 
 The data is clipped, ‖x‖ ≤ C, and not the gradients. Why the event's price holds, with z = [x; 1]:
 1. One gradient is (p − y)zᵀ, and ‖p − y‖² ≤ 2(1 − p_y)² ≤ 2: its norm is at most G = √(2(C² + 1)).
@@ -23,14 +24,15 @@ from sordino.budget import (
     Composed,
     Event,
     Iteration,
-    Ledger,
     calibration,
     check_delta_against_n,
+    cost,
     refuse_add_remove,
 )
-from sordino.mechanisms import Stream, Streams, clip_rows, data_tag, gaussian_noise
-from sordino.runs import Binding, Key, Run, RunError, digest, release_once, whole_number
-from sordino.training.fitting import BLOCKS, Progress
+from sordino.mechanisms import Stream, Streams, clip_rows, gaussian_noise
+from sordino.runs import Binding, Key, digest, release_once, whole_number
+from sordino.training.dpsgd import Steps, check_count
+from sordino.training.fitting import BLOCKS, Fitted, Job
 from sordino.training.linear import LinearClassifier
 from sordino.training.optimisers import Weights
 
@@ -118,8 +120,20 @@ class LastIteratePlan:
         sigma = self.noise_multiplier * math.sqrt(ratio)
         return Iteration(self.epochs, self.steps_per_epoch, sigma) if ratio > 1 else None
 
+    def epsilon(self, delta: float, adjacency: str = "zero-out") -> float:
+        """ε of this plan alone; a ledger's ε covers the whole workflow."""
+        return cost(self.event, delta, adjacency).epsilon
+
+    def train(self, job: Job) -> Steps[Fitted]:
+        yield from ()  # its sums are not shared with other trainings
+        return train_last_iterate(self, job)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "LastIteratePlan":
+        return cls(**document)
 
 
 def largest_learning_rate(data_clip: float) -> float:
@@ -127,72 +141,65 @@ def largest_learning_rate(data_clip: float) -> float:
     return 4 / (data_clip**2 + 1)
 
 
-def fit_last_iterate(
-    run: Run,
-    plan: LastIteratePlan,
-    vectors: NDArray[np.float32],
-    labels: NDArray[np.int64],
-    classes: int,
-    ledger: Ledger,
-    *,
-    what: str = "training",
-    part: str = "train",
-    seed: int | None = None,
-    on_progress: Progress = lambda done, total: None,
-) -> Weights:
-    """Train a linear classifier, and keep and return its last iterate; calling again loads it.
+def train_last_iterate(plan: LastIteratePlan, job: Job) -> Fitted:
+    """Train a linear classifier, and keep and release its last iterate.
 
-    Guarantee: the plan's event, charged once and in full before the first step; a run that was stopped has told nothing
-    and stays charged. Until the end its iterates and key are in RUN/private, then they are deleted. A run that was
-    stopped goes on bit for bit; with another plan, other data or seed, or in another environment it is refused, and a
-    new run is charged anew.
+    Guarantee: the plan's event, charged once and in full before the first step; a run that was stopped has released
+    nothing and stays charged. Until the end its iterates and key are in RUN/private, then they are deleted. A run that
+    was stopped is resumed bit for bit; with another plan, other data or seed, or in another environment it is refused,
+    and a new run is charged anew.
     """
-    if len(vectors) != plan.n:
-        raise RunError(f"the plan is for n={plan.n} records, the data has {len(vectors)}")
-    model = LinearClassifier(vectors, labels, classes)
-    facts = digest(["last iterate", plan.to_json(), model.facts(), what, part])
-    binding = Binding(facts, lambda secret: data_tag(secret, *model.data()), seed)
+    check_count(plan.n, job.records)
+    model = job.model
+    if not isinstance(model, LinearClassifier):
+        raise ValueError(f"the last iterate is proved for a LinearClassifier, not for a {type(model).__name__}")
+    model.prepared(job.records)
+    what = "training" if job.what is None else job.what
+    facts = ["last iterate", plan.to_json(), model.facts(), what, job.part]
 
     def train(key: Key) -> Weights:
-        iterate = _train(run, plan, model, key, on_progress)
+        iterate = _trained(plan, model, job, key)
         return {"weight": iterate[:, :-1].float(), "bias": iterate[:, -1].float()}
 
-    return release_once(
-        run,
-        binding,
+    weights = release_once(
+        job.run,
+        Binding(digest(facts), job.records.fingerprint, job.seed),
         train,
-        ledger,
+        job.ledger,
         event=plan.event,
         what=what,
-        part=part,
+        part=job.part,
         steps=plan.steps,
         claimed=plan.claimed,
         hidden=_HIDDEN,
     )
+    model.load(weights)
+    return Fitted(weights, plan.steps, model)
 
 
-def _train(run: Run, plan: LastIteratePlan, model: LinearClassifier, key: Key, on_progress: Progress) -> Tensor:
+def _trained(plan: LastIteratePlan, model: LinearClassifier, job: Job, key: Key) -> Tensor:
     """The last iterate, weights and bias side by side, from zeros or from where the run was stopped."""
-    vectors, labels = model.data()
+    known, run = model.prepared(job.records), job.run
     used = plan.steps_per_epoch * plan.batch
-    inputs, targets = clipped_inputs(vectors[:used], plan.data_clip), torch.from_numpy(labels[:used])
-    done, iterate = 0, torch.zeros(model.facts()["classes"], inputs.shape[1], dtype=torch.float64)
-    if (run.private / _HIDDEN).exists():
+    inputs, targets = clipped_inputs(known.vectors[:used].numpy(), plan.data_clip), known.labels[:used]
+    done, iterate = 0, torch.zeros(model.classes, inputs.shape[1], dtype=torch.float64)
+    if run is not None and (run.private / _HIDDEN).exists():
         kept, facts = run.read_tensors(run.private / _HIDDEN)
         if facts.get("run") == key.name:  # another run's is of no use, and is written over
             done, iterate = whole_number(facts, "done", run), kept["iterate"]
     block = max(1, plan.steps // BLOCKS)
-    on_progress(done, plan.steps)
+    job.on_progress(done, plan.steps)
     while done < plan.steps:
         last = min(plan.steps, (done // block + 1) * block)
-        train_steps(plan, inputs, targets, iterate, key.streams, range(done, last))
-        run.write_tensors(run.private / _HIDDEN, {"iterate": iterate}, {"done": last, "run": key.name})
+        train_iterate(plan, inputs, targets, iterate, key.streams, range(done, last))
+        if run is not None:
+            run.write_tensors(run.private / _HIDDEN, {"iterate": iterate}, {"done": last, "run": key.name})
         done = last
-        on_progress(done, plan.steps)
+        job.on_progress(done, plan.steps)
     return iterate
 
 
-def train_steps(
+def train_iterate(
     plan: LastIteratePlan, inputs: Tensor, labels: Tensor, iterate: Tensor, streams: Streams, steps: range
 ) -> None:
     """Take these steps, changing the iterate in place; in double precision, for rounding is an expansion too."""

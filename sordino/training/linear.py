@@ -4,13 +4,14 @@ The gradient of the cross-entropy of one example is the outer product of its res
 its norm is ‖[x; 1]‖·‖p − y‖: no per-example gradient is ever formed, and ‖[x; 1]‖ does not change between epochs.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sordino.data import Records, in_memory
 from sordino.features import without_warning
 from sordino.gradients import full_precision
 from sordino.mechanisms import Streams
@@ -21,44 +22,32 @@ _PIECE_BYTES = 2**22
 
 
 class LinearClassifier:
-    """Multinomial logistic regression on (n, d) vectors with integer labels below `classes`.
+    """Multinomial logistic regression from vectors of this width to so many classes, with integer labels.
 
-    In single precision, or with `double` in double precision, as an exact plan wants it.
+    In single precision, or with `double` in double precision, as an exact plan needs it. It starts at zero: the loss is
+    convex, so no symmetry needs breaking.
+
+    >>> LinearClassifier(4, 3).weights()["weight"].shape
+    torch.Size([3, 4])
     """
 
-    @without_warning
-    def __init__(
-        self, vectors: NDArray[np.floating], labels: NDArray[np.int64], classes: int, *, double: bool = False
-    ) -> None:
-        if vectors.ndim != 2 or labels.shape != (len(vectors),):
-            raise ValueError(f"expected vectors (n, d) and n labels, not {vectors.shape} and {labels.shape}")
-        check_labels(labels, classes)
-        self._vectors = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float64 if double else np.float32))
-        self._labels = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
-        # A vector that is not finite, or too large for float32 to clip exactly, has a norm of infinity and adds zero.
-        norms = torch.linalg.vector_norm(self._vectors, dim=1, dtype=torch.float64).square().add(1).sqrt()
-        self._norms = torch.where(norms < _LARGEST_NORM, norms, torch.inf)
-        rows = max(1, _PIECE_BYTES // (self._vectors.element_size() * max(1, vectors.shape[1])))
-        self._held = self._vectors.new_empty(rows, vectors.shape[1])
-        self._classes = classes
+    def __init__(self, width: int, classes: int, *, double: bool = False) -> None:
+        self.width, self.classes = width, classes
+        self._dtype = torch.float64 if double else torch.float32
+        self._known: Prepared | None = None
         self.parameters = self._zeros()
 
     def facts(self) -> dict[str, Any]:
         """What the model is, for binding a run to it."""
-        double = {"double": True} if self._vectors.dtype == torch.float64 else {}
-        return {"model": "linear", "classes": self._classes, "width": self._vectors.shape[1], **double}
+        double = {"double": True} if self._dtype == torch.float64 else {}
+        return {"model": "linear", "classes": self.classes, "width": self.width, **double}
 
     def initialise(self, streams: Streams) -> None:
-        """Start at zero: the loss is convex, so no symmetry needs breaking."""
         self.parameters = self._zeros()
 
     def _zeros(self) -> dict[str, Tensor]:
-        width = self._vectors.shape[1]
-        return {"weight": self._vectors.new_zeros(self._classes, width), "bias": self._vectors.new_zeros(self._classes)}
-
-    def data(self) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
-        """The private arrays, for binding a run to them."""
-        return self._vectors.numpy(), self._labels.numpy()
+        shapes = {"weight": (self.classes, self.width), "bias": (self.classes,)}
+        return {name: torch.zeros(shape, dtype=self._dtype) for name, shape in shapes.items()}
 
     def weights(self) -> dict[str, Tensor]:
         return self.parameters
@@ -66,32 +55,59 @@ class LinearClassifier:
     def load(self, weights: dict[str, Tensor]) -> None:
         self.parameters = weights
 
-    def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
-        """Nothing to choose: the closed form is the only way."""
+    def choose(self, records: Records, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
+        """Nothing to choose: the closed form is the only way. Records of another shape are refused."""
+        self.prepared(records)
         return {}
 
+    @without_warning
+    def prepared(self, records: Records) -> "Prepared":
+        """The records as the closed form takes them; refused if their shapes or labels are not the model's."""
+        if self._known is None or self._known.records is not records:
+            x, y = in_memory(records)
+            vectors = torch.from_numpy(np.ascontiguousarray(x, dtype=str(self._dtype).removeprefix("torch.")))
+            labels = np.asarray(y)
+            if vectors.shape != (len(records), self.width) or labels.shape != (len(records),):
+                shapes = f"{tuple(vectors.shape)} and {labels.shape}"
+                raise ValueError(f"expected vectors (n, {self.width}) and n labels, not {shapes}")
+            check_labels(labels, self.classes)
+            # One that is not finite, or too large for float32 to clip exactly, has a norm of infinity and adds zero.
+            norms = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64).square().add(1).sqrt()
+            norms = torch.where(norms < _LARGEST_NORM, norms, torch.inf)
+            rows = max(1, _PIECE_BYTES // (vectors.element_size() * max(1, self.width)))
+            held = vectors.new_empty(rows, self.width)
+            own_labels = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
+            self._known = Prepared(records, vectors, own_labels, norms, held)
+        return self._known
+
     def clipped_sum(
-        self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator | None = None
+        self,
+        records: Records,
+        indices: NDArray[np.int64],
+        l2_clip: float,
+        augmentation: np.random.Generator | None = None,
     ) -> ClippedSum:
         """Σ over these examples of g·min(1, l2_clip/‖g‖); zeros for an empty batch.
 
         Guarantee: one example more or less moves the sum by at most l2_clip, but for rounding.
         """
         weight, bias = (torch.zeros_like(self.parameters[name]) for name in ("weight", "bias"))
-        pieces = [self._piece(rows, l2_clip, weight, bias) for rows in torch.from_numpy(indices).split(len(self._held))]
+        known = self.prepared(records)
+        parts = torch.from_numpy(indices).split(len(known.held))
+        pieces = [self._piece(known, rows, l2_clip, weight, bias) for rows in parts]
         return ClippedSum({"weight": weight, "bias": bias}, torch.cat(pieces))
 
-    def _piece(self, rows: Tensor, l2_clip: float, weight: Tensor, bias: Tensor) -> Tensor:
+    def _piece(self, known: "Prepared", rows: Tensor, l2_clip: float, weight: Tensor, bias: Tensor) -> Tensor:
         """Adds these examples' part to the sums, and gives their gradients' norms."""
         # Into memory that is kept, and so little that it stays in the cache: fresh pages cost more than the products.
-        inputs = torch.index_select(self._vectors, 0, rows, out=self._held[: len(rows)])
+        inputs = torch.index_select(known.vectors, 0, rows, out=known.held[: len(rows)])
         residuals = torch.softmax(linear_scores(self.parameters, inputs), dim=1)
         # p − 1 would lose all digits where p is nearly 1: the residuals of an example sum to zero.
-        own = torch.arange(len(rows)), self._labels[rows]
+        own = torch.arange(len(rows)), known.labels[rows]
         residuals[own] = 0
         residuals[own] = -residuals.sum(dim=1)
         # In double precision: squares of small residuals vanish in float32, and with them the clip of a large input.
-        norms: Tensor = self._norms[rows] * torch.linalg.vector_norm(residuals, dim=1, dtype=torch.float64)
+        norms: Tensor = known.norms[rows] * torch.linalg.vector_norm(residuals, dim=1, dtype=torch.float64)
         norms = norms.to(inputs.dtype)
         factors = (l2_clip / norms).clamp(max=1)
         # A factor near the end of float32 would be rounded beyond use, and the clip with it.
@@ -106,6 +122,18 @@ class LinearClassifier:
             weight.addmm_(residuals.T, inputs)
         bias += residuals.sum(dim=0)
         return norms
+
+
+class Prepared(NamedTuple):
+    """What the closed form needs of records, worked out once."""
+
+    records: Records
+    vectors: Tensor
+    labels: Tensor
+    norms: Tensor
+    """‖[x; 1]‖ of each."""
+    held: Tensor
+    """Memory for the rows of a piece."""
 
 
 def linear_scores(parameters: dict[str, Tensor], vectors: Tensor) -> Tensor:

@@ -1,16 +1,21 @@
 """How noisy gradients become weights. All of it is computed from releases, so none of it costs privacy.
 
-An optimiser is a frozen description. Its step changes parameters and state in place, and depends on nothing but its
-arguments: a run that goes on from a checkpoint goes on as if it had never stopped.
+Ours are frozen descriptions; a `TorchOptimiser` wraps one of torch's. A step changes parameters and state in place, and
+depends on nothing but its arguments: a run resumed from a checkpoint continues as if it had never stopped.
 """
 
+import copy
 import math
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
+from sordino.gradients import keep_random_state
 from sordino.training.schedules import Schedule, check_rate, rate_at
 
 Weights = dict[str, Tensor]
@@ -30,9 +35,13 @@ class Optimiser(Protocol):
 
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent as torch.optim.SGD does it, with a heavy ball or Nesterov's.
+    """Stochastic gradient descent as torch.optim.SGD does it, with heavy-ball or Nesterov momentum.
 
-    `weight_decay` adds weight_decay·w to the noisy gradient (an L2 penalty outside the clip).
+    `learning_rate` is a number or a schedule. `weight_decay` adds weight_decay·w to the noisy gradient (an L2 penalty
+    outside the clip).
+
+    >>> SGD(0.5, momentum=0.9).to_json()["momentum"]
+    0.9
     """
 
     learning_rate: float | Schedule
@@ -70,8 +79,11 @@ class SGD:
 class Adam:
     """Adam as torch.optim.AdamW does it: weight decay is decoupled, w ← w·(1 − rate·weight_decay); 0 is plain Adam.
 
-    The noise inflates the second moment by its own, known variance. With a `noise_floor` that variance is taken off
+    The noise inflates the second moment by its own, known variance. With a `noise_floor` that variance is subtracted
     again, down to this floor (DP-AdamBC: Tang, Shpilevskiy & Lécuyer 2023); `stability` then has no part.
+
+    >>> Adam(1e-3, noise_floor=1e-8).second_decay
+    0.999
     """
 
     learning_rate: float | Schedule
@@ -120,6 +132,213 @@ class Adam:
             else:
                 scale = (second / second_share).sub_(noise).clamp_(min=self.noise_floor).sqrt_()
             value.addcdiv_(first, scale, value=-rate / first_share)
+
+
+class OptimiserError(ValueError):
+    """A torch optimizer that cannot train this model privately."""
+
+
+@dataclass(eq=False)
+class TorchOptimiser:
+    """Any torch.optim optimizer that needs one gradient a step: it is given the noisy one.
+
+    `make(parameters)` returns the optimizer. Its state and hyperparameters are part of every checkpoint, by the names
+    of the parameters. An optimizer that draws random numbers draws the same ones when a step is repeated.
+    """
+
+    make: Callable[[list[Tensor]], Optimizer]
+    _optimizer: Optimizer | None = field(default=None, init=False, repr=False)
+    _of: tuple[Weights, State] | None = field(default=None, init=False, repr=False)
+    _facts: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def check(self, parameters: Weights, all_of_model: Iterable[Tensor] | None = None) -> None:
+        """Refuse, before anything is charged, an optimizer that lacks parameters or cannot step."""
+        optimizer = self._made(parameters)
+        check_parameters(optimizer, parameters.values(), all_of_model or parameters.values())
+        _rehearse(optimizer)
+        names = {id(value): name for name, value in parameters.items()}
+        groups = [
+            {name: _described(value) for name, value in group.items() if name != "params"}
+            | {"params": sorted(names.get(id(value), "frozen") for value in group["params"])}
+            for group in optimizer.param_groups
+        ]
+        self._facts = {"optimiser": f"{type(optimizer).__module__}.{type(optimizer).__qualname__}", "groups": groups}
+
+    def to_json(self) -> dict[str, Any]:
+        return self._facts
+
+    def start(self, parameters: Weights) -> State:
+        optimizer, state = self._made(parameters), State()
+        self._optimizer, self._of = optimizer, (parameters, state)
+        self.export(parameters, state)
+        return state
+
+    def step(self, parameters: Weights, state: State, gradient: Weights, step: int, noise_deviation: float) -> None:
+        optimizer = self.over(parameters, state)
+        for name, value in parameters.items():
+            value.grad = gradient[name].to(value.dtype)
+        with keep_random_state({value.device for value in parameters.values()}, _seed(gradient)), torch.enable_grad():
+            optimizer.step()
+        self.export(parameters, state)
+
+    def over(self, parameters: Weights, state: State) -> Optimizer:
+        """The optimizer of these parameters in this state: a new one if the state comes from a checkpoint."""
+        known = self._of is not None and self._of[1] is state
+        if not known or any(self._of[0][name] is not value for name, value in parameters.items()):  # type: ignore[index]
+            self._optimizer = _restored(self._made(parameters), parameters, state)
+            self._of = parameters, state
+        assert self._optimizer is not None
+        return self._optimizer
+
+    def export(self, parameters: Weights, state: State) -> None:
+        """What the optimizer remembers, as named tensors for a checkpoint; without copies of what are tensors."""
+        assert self._optimizer is not None
+        state.clear()
+        for name, value in parameters.items():
+            for slot, kept in self._optimizer.state.get(value, {}).items():
+                if isinstance(kept, Tensor):
+                    state.setdefault(slot, {})[name] = kept
+                elif isinstance(kept, bool | int | float):
+                    state.setdefault(f"{type(kept).__name__}:{slot}", {})[name] = torch.tensor(kept, dtype=torch.double)
+                elif kept is not None:
+                    raise OptimiserError(
+                        f"the optimizer keeps {slot!r}, which is no tensor or number: no run can resume it"
+                    )
+        for place, group in enumerate(self._optimizer.param_groups):
+            numbers = {name: _number(value) for name, value in group.items() if name != "params"}
+            state[f"group:{place}"] = {name: value for name, value in numbers.items() if value is not None}
+
+    def _made(self, parameters: Weights) -> Optimizer:
+        optimizer = self.make(list(parameters.values()))
+        if not isinstance(optimizer, Optimizer):
+            raise OptimiserError(
+                "an optimiser is one of torch.optim, a function of parameters that makes one, or one of sordino's, not "
+                f"{type(optimizer).__name__}"
+            )
+        return optimizer
+
+
+def as_optimiser(optimiser: Any, parameters: Weights) -> Optimiser:
+    """One of ours as it is; a torch optimizer over the model's parameters, or a function that makes one, wrapped."""
+    if hasattr(optimiser, "to_json"):
+        ours: Optimiser = optimiser
+        return ours
+    if optimiser is None:
+        raise OptimiserError("give an optimiser, such as SGD(0.5) or lambda p: torch.optim.AdamW(p, lr=1e-3)")
+    wrapped = TorchOptimiser((lambda parameters: optimiser) if isinstance(optimiser, Optimizer) else optimiser)
+    wrapped.check(parameters)
+    return wrapped
+
+
+def check_parameters(optimizer: Optimizer, trained: Iterable[Tensor], all_of_model: Iterable[Tensor]) -> None:
+    """Refuse an optimizer that does not hold exactly the parameters that the model trains."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise OptimiserError("LBFGS looks at the data several times a step: use an optimizer that needs one gradient")
+    held = {id(value) for value in held_by(optimizer)}
+    missing = {id(value) for value in trained} - held
+    foreign = held - {id(value) for value in all_of_model}
+    if missing or foreign:
+        raise OptimiserError(
+            "the optimizer must hold exactly the parameters that the model trains (it lacks "
+            f"{len(missing)} and holds {len(foreign)} of others): make it from model.parameters()"
+        )
+
+
+def held_by(optimizer: Optimizer) -> list[Tensor]:
+    return [value for group in optimizer.param_groups for value in group["params"]]
+
+
+def _rehearse(optimizer: Optimizer) -> None:
+    """Step a copy of the optimizer on gradients of zero: what it cannot do is known before anything is charged."""
+    try:
+        twin = copy.deepcopy(optimizer)  # with copies of its parameters, without its hooks
+    except (TypeError, RuntimeError, AttributeError):  # one that cannot be copied cannot be tried
+        return
+    for value in held_by(twin):
+        value.grad = torch.zeros_like(value) if value.requires_grad else None
+    try:
+        twin.step()
+    except AttributeError:  # torch copies param_groups and state only: an optimizer that keeps more cannot be tried
+        pass
+    except Exception as reason:
+        why = str(reason).partition("\n")[0]
+        raise OptimiserError(
+            f"{type(optimizer).__name__} cannot step on the noisy gradient, one dense tensor for each parameter: {why}"
+        ) from reason
+
+
+def _restored(optimizer: Optimizer, parameters: Weights, state: State) -> Optimizer:
+    for slot, values in state.items():
+        kind, _, name = slot.rpartition(":")
+        if kind == "group":
+            group = optimizer.param_groups[int(name)]
+            for setting, number in values.items():
+                group[setting] = _as_before(number, group.get(setting))
+            continue
+        for parameter, kept in values.items():
+            value = {"bool": bool, "int": int, "float": float}[kind](kept.item()) if kind else kept
+            optimizer.state[parameters[parameter]][name] = value
+    return optimizer
+
+
+def _number(setting: Any) -> Tensor | None:
+    """A hyperparameter that may change along a run, as a tensor; None for anything but numbers."""
+    if isinstance(setting, Tensor):
+        return setting
+    numbers = setting if isinstance(setting, tuple | list) else [setting]
+    if not numbers or not all(isinstance(each, bool | int | float) for each in numbers):
+        return None
+    return torch.tensor(setting, dtype=torch.double)
+
+
+def _as_before(number: Tensor, usual: Any) -> Any:
+    """A hyperparameter from its tensor, of the kind that the optimizer has."""
+    if isinstance(usual, Tensor):
+        return number.to(usual)
+    if isinstance(usual, tuple | list):
+        return type(usual)(type(one)(each) for one, each in zip(usual, number.tolist(), strict=True))
+    return type(usual)(number.item()) if isinstance(usual, bool | int | float) else number.item()
+
+
+def _seed(gradient: Weights) -> int:
+    """From the release itself: alike when a step is repeated, and else not."""
+    first = next(iter(gradient.values())).flatten()[:2].detach().cpu().contiguous()
+    return int.from_bytes(first.view(torch.uint8).numpy().tobytes()[:8], "little") >> 1
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_described(each) for each in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return re.sub(r"0x[0-9a-f]+", "", repr(value))
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """A running average of the parameters, released in place of the last ones: average ← decay·average + (1 − decay)·w.
+
+    Early on the decay is held to (1 + t)/(10 + t), so that the start is soon forgotten. Guarantee: a function of
+    parameters that are paid for, so it costs nothing.
+    """
+
+    decay: float = 0.9999
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"decay must lie in [0, 1), not {self.decay!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def start(self, parameters: Weights) -> Weights:
+        return {name: value.detach().clone() for name, value in parameters.items()}
+
+    @torch.no_grad()
+    def step(self, average: Weights, parameters: Weights, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))
+        for name, value in parameters.items():
+            average[name].lerp_(value, 1 - decay)
 
 
 def _zeros(parameters: Weights) -> Weights:

@@ -2,8 +2,12 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
 
 from sordino.budget import (
     Event,
@@ -18,14 +22,92 @@ from sordino.budget import (
 )
 from sordino.data import PoissonSampler, Sampler, sampler_from_json, sampler_to_json
 from sordino.mechanisms import check_noise
-from sordino.training.quantile_clip import SENSITIVITY, UNIT, QuantileClip, clips_from
+
+if TYPE_CHECKING:
+    from sordino.training.dpsgd import Steps
+    from sordino.training.fitting import Fitted, Job
 
 _UNIT_BITS, _MOST_PARAMETERS = 30, 2**50
+SENSITIVITY = 0.5
+UNIT = 2.0**-30
+"""Of the count: fine enough that an example's rounding to it is small beside what the norms' own rounding may do."""
+_RAMP = 0.01
+_FARTHEST = 1e6
+
+
+@dataclass(frozen=True)
+class QuantileClip:
+    """l2_clip ← l2_clip·exp(−learning_rate·(b − quantile)), b the noisy share of examples with norm ≤ l2_clip.
+
+    An example counts +½ if its norm is within the clip, −½ if beyond, and 0 if it is not there; `noise_multiplier` is
+    the noise on that count in units of its sensitivity ½ (customary: a tenth of the expected batch size, which is a
+    deviation of B/20). Guarantee: count and gradient of a draw are one Gaussian release whose noise multiplier is
+    `joint` of theirs. Reference: Andrew, Thakkar, McMahan & Ramaswamy 2021.
+    """
+
+    noise_multiplier: float
+    quantile: float = 0.5
+    learning_rate: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("noise_multiplier", "learning_rate"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"{name} of a quantile clip must be a positive finite number, not {getattr(self, name)!r}"
+                )
+        if not 0 <= self.quantile <= 1:
+            raise ValueError(f"a quantile lies in [0, 1], not {self.quantile!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def joint(self, noise_multiplier: float) -> float:
+        """The noise multiplier of the gradient (this one) and the count together."""
+        return 1 / math.hypot(1 / noise_multiplier, 1 / self.noise_multiplier)
+
+    def beside(self, joint: float) -> float:
+        """The noise multiplier of the gradient that makes the two together this private."""
+        if not joint < self.noise_multiplier:
+            raise ValueError(
+                f"the count alone, at noise multiplier {self.noise_multiplier:g}, costs more than the target allows: "
+                f"the quantile clip needs one above {joint:.4g}"
+            )
+        # A hair more noise, so that rounding cannot bring the joint one below what was asked for.
+        return (1 + 1e-12) / math.sqrt(
+            (1 / joint - 1 / self.noise_multiplier) * (1 / joint + 1 / self.noise_multiplier)
+        )
+
+    def count(self, norms: Tensor, l2_clip: float) -> float:
+        """Σ over the examples of +½ where the norm is within the clip and −½ where it is beyond, or no number.
+
+        Within half a hundredth of the clip the count runs straight from one to the other: a sharp edge would let
+        the rounding of a norm, which other examples in the batch can change, flip a whole count. Each example's part is
+        rounded to whole UNITs, so that the sum is exact.
+        """
+        return self.units(norms, l2_clip) * UNIT
+
+    def units(self, norms: Tensor, l2_clip: float) -> int:
+        """The same in UNITs, of which it is a whole number."""
+        places = (l2_clip - norms.double()) / (_RAMP * l2_clip)
+        parts = torch.nan_to_num(places, nan=-math.inf).clamp(-SENSITIVITY, SENSITIVITY)
+        return int((parts / UNIT).round().to(torch.int64).sum())
+
+    def next_clip(self, l2_clip: float, noisy_count: float, expected_batch_size: int, start: float) -> float:
+        """The clip of the next step, from what was released and public numbers; within a million times its start."""
+        share = noisy_count / expected_batch_size + SENSITIVITY
+        moved = l2_clip * math.exp(min(max(-self.learning_rate * (share - self.quantile), -10.0), 10.0))
+        least, most = clips_from(start)
+        return min(max(moved, least), most)
+
+
+def clips_from(start: float) -> tuple[float, float]:
+    """The least and the largest clip that a quantile clip comes to."""
+    return start / _FARTHEST, start * _FARTHEST
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a training run may do to the data. The loop takes everything from here, so what is accounted is what runs.
+    """What DP-SGD may do to the data. The loop takes everything from here, so what is accounted is what runs.
 
     Guarantee: `steps` releases of a sum of per-example gradients, each clipped to l2_clip, over the sampler's draw,
     with N(0, (noise_multiplier·l2_clip)²) added to every coordinate: the plan's `event`. With a `quantile_clip`,
@@ -36,6 +118,12 @@ class Plan:
     With `exact` that is meant of the numbers as a computer has them: sums in double precision, rounded to whole units
     of l2_clip·2⁻³⁰, with exactly rounded noise on a public grid (`mechanisms.exact`), scaled up by `sensitivity`, which
     counts what rounding may add. Otherwise noise is drawn and added in double precision, and cast to the model's type.
+
+    >>> plan = Plan.calibrated(
+    ...     n=1000, expected_batch_size=100, epochs=2, l2_clip=1.0, target_epsilon=3.0, target_delta=1e-5
+    ... )
+    >>> plan.steps, round(plan.noise_multiplier, 2), plan.epsilon(1e-5) <= 3
+    (20, 1.1, True)
     """
 
     sampler: Sampler
@@ -167,9 +255,26 @@ class Plan:
     def event(self) -> Event:
         return Repeated(self.step_event, self.steps)
 
+    def event_after(self, steps: int) -> Event:
+        """What so many steps have cost."""
+        return Repeated(self.step_event, steps)
+
     def epsilon(self, delta: float, adjacency: str = "zero-out") -> float:
         """ε of this plan alone; a ledger's ε covers the whole workflow."""
         return cost(self.event, delta, adjacency).epsilon
+
+    def claims(self, delta: float) -> dict[str, float]:
+        """Figures that are shown beside the sound ε: none."""
+        return {}
+
+    def notes(self, delta: float) -> list[str]:
+        """What the privacy statement has to say about this way to train."""
+        return []
+
+    def train(self, job: "Job") -> "Steps[Fitted]":
+        from sordino.training.fitting import train_by_gradients  # a plan is priced without the loops
+
+        return train_by_gradients(self, job)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -198,3 +303,21 @@ class Plan:
 
 def _price(delta: float, adjacency: str, before: Event | None) -> calibration.Price | None:
     return None if before is None else calibration.price(delta, adjacency, before)
+
+
+_PLANS = {
+    "quantile_clip": "Plan",
+    "excess_probability": "WeightDistributionPlan",
+    "data_clip": "LastIteratePlan",
+    "perturbation": "LogisticPlan",
+    "target_range": "LinearPlan",
+}
+"""Every kind of plan, by an entry that no other kind's JSON has."""
+
+
+def plan_from_json(document: dict[str, Any]) -> Any:
+    """A plan of any kind from its `to_json`."""
+    name = next((name for entry, name in _PLANS.items() if entry in document), None)
+    if name is None:
+        raise ValueError("this is no plan of sordino, or one of a later version")
+    return getattr(import_module("sordino.training"), name).from_json(document)

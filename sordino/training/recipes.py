@@ -33,10 +33,9 @@ from sordino.features import (
 from sordino.mechanisms import ChannelMoments, ThresholdQuantiles
 from sordino.training import normalising
 from sordino.training.augmentation import Shifts
-from sordino.training.averaging import Averaging
 from sordino.training.heads import Head, LinearHead, NetworkHead
 from sordino.training.large_rates import LARGE_RATES, USUAL_SCALE, LargeRate
-from sordino.training.optimisers import SGD
+from sordino.training.optimisers import SGD, Averaging
 from sordino.training.plan import Plan
 from sordino.training.weight_distributions import WeightDistributionPlan
 

@@ -11,19 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.budget import Composed, Event, Ledger, Repeated, cost, printed
+from sordino.budget import Composed, Event, Ledger, cost
 from sordino.data import DataError, Dataset, description_of, load
 from sordino.features import as_array, stored
-from sordino.mechanisms import Streams
 from sordino.runs import Run, RunError
 from sordino.training import canaries, normalising
 from sordino.training.description import Description, Request
-from sordino.training.dpsgd import Standing, Trainee
+from sordino.training.dpsgd import Trainable, TrainingState
 from sordino.training.fitting import fit
 from sordino.training.optimisers import Optimiser
 from sordino.training.plan import Plan
 from sordino.training.recipes import BEST, DatasetRecipe, recipe, strongest
-from sordino.training.weight_distributions import WeightDistributionPlan, fit_weight_distributions
+from sordino.training.weight_distributions import WeightDistributionPlan
 
 # steps done, steps in all, ε drawn so far
 Progress = Callable[[int, int, float], None]
@@ -67,10 +66,7 @@ def train(
         if request.canaries and not chosen.recipe.noisy_gradients:
             raise ValueError(f"canaries watch noisy gradients, which {chosen.name} does not have: train without them")
         if request.canaries:  # refused before there is a folder; statistics do not change the size of a model
-            one: Trainee = chosen.head.trainee(
-                normalising.standardised(None, train_x[:1]), dataset.train.y[:1], classes
-            )
-            one.initialise(Streams.fresh())
+            one = chosen.head.model(train_x[0].size, classes)
             canaries.check_count(request.canaries, one.parameters)
         plan = chosen.plan(n, request.epsilon, request.delta, exact=request.exact)
         run = Run.create(out, request.dataset)
@@ -87,56 +83,44 @@ def train(
     scale = None
     if chosen.moments is not None:
         scale = normalising.statistics(run, chosen.moments, train_x, ledger, request.seed)
-    trainee: Trainee = chosen.head.trainee(
-        normalising.standardised(scale, train_x), dataset.train.y, classes, double=request.exact
-    )
+    model: Trainable = chosen.head.model(train_x[0].size, classes, double=request.exact)
+    records = chosen.head.records(normalising.standardised(scale, train_x), dataset.train.y, double=request.exact)
 
     def report(done: int, total: int) -> None:
         charged = done + plan.steps - total
         on_progress(done, total, _epsilon_within(before, plan, charged, request.delta))
 
-    trained = plan.steps
-    if isinstance(plan, WeightDistributionPlan):
-        fit_weight_distributions(run, plan, trainee, ledger, what=what, seed=request.seed, on_progress=report)
-    else:
-        trained = _fit(run, plan, trainee, chosen, request, ledger, report)
-    scores = chosen.head.scores(trainee.weights(), normalising.standardised(scale, test_x), classes)
+    optimiser: Optimiser = chosen.optimiser(plan.sampler.n, request.epsilon)
+    planted = canaries.begin_or_resume(run, request.canaries, request.seed) if request.canaries else None
+    if planted is not None:
+        model, optimiser = canaries.WithCanaries(model, planted), canaries.Scoring(optimiser, planted)
+
+    def keep_scores(state: TrainingState) -> None:
+        if planted is not None:
+            canaries.keep_outcome(run, planted, state)
+
+    fitted = fit(
+        plan,
+        model,
+        records if planted is None else canaries.CanaryRecords(records, planted),
+        optimiser=optimiser,
+        ledger=ledger,
+        run=run,
+        averaging=chosen.averaging(plan.steps),
+        what=what,
+        seed=request.seed,
+        on_progress=report,
+        on_trained=keep_scores,
+    )
+    trained = fitted.steps
+    scores = chosen.head.scores(fitted.weights, normalising.standardised(scale, test_x), classes)
     accuracy = _accuracy(scores, dataset.test.y)
     return _finish(run, begun, ledger, dataset, accuracy, trained)
 
 
-def _fit(
-    run: Run,
-    plan: Plan,
-    trainee: Trainee,
-    chosen: DatasetRecipe,
-    request: Request,
-    ledger: Ledger,
-    on_progress: Callable[[int, int], None],
-) -> int:
-    """DP-SGD with the recipe's optimiser, and with canaries where they are asked for; returns the steps trained."""
-    optimiser: Optimiser = chosen.optimiser(plan.sampler.n, request.epsilon)
-    planted = canaries.begin_or_resume(run, request.canaries, request.seed) if request.canaries else None
-    if planted is not None:
-        trainee, optimiser = canaries.WithCanaries(trainee, planted), canaries.Scoring(optimiser, planted)
-
-    def keep_scores(standing: Standing) -> None:
-        if planted is not None:
-            canaries.keep_outcome(run, planted, standing)
-
-    return fit(
-        *(run, plan, trainee, optimiser, ledger),
-        averaging=chosen.averaging(plan.steps),
-        seed=request.seed,
-        on_progress=on_progress,
-        on_trained=keep_scores,
-    )
-
-
 @lru_cache(maxsize=32)
 def _epsilon_up_to(before: Event | None, plan: Plan | WeightDistributionPlan, steps: int, delta: float) -> float:
-    # The last draw of weight distributions is charged in full from the start.
-    drawn = plan.event if isinstance(plan, WeightDistributionPlan) else Repeated(plan.step_event, steps)
+    drawn = plan.event_after(steps)
     return cost(drawn if before is None else Composed((before, drawn)), delta).epsilon
 
 
@@ -171,12 +155,7 @@ def _words(
             "is scaled up for what rounding may add to a record's influence; that assumes that an example's own passes "
             "lose no more than 23 of 53 bits"
         )
-    if isinstance(plan, WeightDistributionPlan):
-        claimed, last = plan.claimed_epsilon(request.delta), plan.final_epsilon(request.delta)
-        notes.append(
-            f"charged for all weights that were drawn; the paper of this method claims ε={printed(claimed)} (RDP, the "
-            f"old conversion), which is not sound; the last weights alone tell at least ε={last:.3g} of some record"
-        )
+    notes += plan.notes(request.delta)
     tuning = chosen.tuning(request.dataset)
     return {"unit": dataset.facts.protected, "tuning": tuning, "notes": notes}
 
@@ -195,14 +174,10 @@ def _finish(
     )
     run.write_statement(statement)
     replace(begun, status="finished", statement=words).write(run)
-    shown = {}
-    if isinstance(plan, WeightDistributionPlan):
-        shown["claimed_epsilon"] = plan.claimed_epsilon(request.delta)
-        shown["last_weights_at_least"] = plan.final_epsilon(request.delta)
     return {
         "test_accuracy": accuracy,
         "epsilon": statement["epsilon"],
-        **shown,
+        **plan.claims(request.delta),
         "delta": request.delta,
         "n": plan.sampler.n,
         "recipe": request.recipe,

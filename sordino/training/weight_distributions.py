@@ -5,7 +5,6 @@ weights, and moves the means. Only the last draw is released.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +16,6 @@ from sordino.budget import (
     Event,
     Except,
     Gaussian,
-    Ledger,
     NonPrivate,
     PoissonGaussian,
     Repeated,
@@ -25,17 +23,26 @@ from sordino.budget import (
     calibration,
     check_delta_against_n,
     cost,
+    printed,
     rdp,
     refuse_add_remove,
     weight_trajectories,
 )
-from sordino.data import FullBatchSampler, PoissonSampler, Sampler, ShuffledSampler, sampler_from_json, sampler_to_json
-from sordino.mechanisms import Stream, Streams, data_tag, gaussian_noise
-from sordino.runs import Binding, Key, Run, RunError, digest, release_once, whole_number
-from sordino.training.dpsgd import Trainee, check_finite, refuse_mixing
-from sordino.training.fitting import BLOCKS, Progress
+from sordino.data import (
+    FullBatchSampler,
+    PoissonSampler,
+    Records,
+    Sampler,
+    ShuffledSampler,
+    sampler_from_json,
+    sampler_to_json,
+)
+from sordino.mechanisms import Stream, Streams, gaussian_noise
+from sordino.runs import Binding, Key, Run, digest, release_once, whole_number
+from sordino.training.dpsgd import Steps, Trainable, check_count, check_finite, refuse_mixing
+from sordino.training.fitting import BLOCKS, Fitted, Job
 from sordino.training.optimisers import Weights
-from sordino.training.schedules import Schedule, rate_at, schedule_from_json, schedule_to_json
+from sordino.training.schedules import Schedule, Staircase, rate_at, schedule_from_json, schedule_to_json
 
 _HIDDEN = "means.safetensors"
 EXCESS_SHARE = 0.1
@@ -61,7 +68,7 @@ class WeightDistributionPlan:
     excess_probability: float | None = None
     """For Poisson sampling, and no other; well below δ."""
     examples_mix: bool = False
-    """Algorithm 2: one example may change another's gradient (`MixingTrainee`)."""
+    """Algorithm 2: one example may change another's gradient (`MixingModule`)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampler, PoissonSampler | FullBatchSampler | ShuffledSampler):
@@ -156,11 +163,31 @@ class WeightDistributionPlan:
         shifts, probabilities = self._final_shifts()
         return weight_trajectories.final_release_epsilon(shifts / self.noise_multiplier, probabilities, delta)
 
+    def event_after(self, steps: int) -> Event:
+        """All of it from the first step on: the last draw is charged in full before."""
+        return self.event
+
+    def claims(self, delta: float) -> dict[str, float]:
+        """Figures that are shown beside the sound ε."""
+        return {"claimed_epsilon": self.claimed_epsilon(delta), "last_weights_at_least": self.final_epsilon(delta)}
+
+    def notes(self, delta: float) -> list[str]:
+        """What the privacy statement has to say about this way to train."""
+        claimed, last = self.claimed_epsilon(delta), self.final_epsilon(delta)
+        return [
+            f"charged for all weights that were drawn; the paper of this method claims ε={printed(claimed)} (RDP, the "
+            f"old conversion), which is not sound; the last weights alone tell at least ε={last:.3g} of some record"
+        ]
+
     def _final_shifts(self) -> tuple[weight_trajectories.Array, weight_trajectories.Array]:
         if isinstance(self.sampler, PoissonSampler):
             return weight_trajectories.final_shifts(self.rates, self.momentum, self.sampler.sample_rate)
         every = self.sampler.steps_per_epoch if isinstance(self.sampler, ShuffledSampler) else 1
         return weight_trajectories.final_shifts_of_epochs(self.rates, self.momentum, every)
+
+    def train(self, job: Job) -> Steps[Fitted]:
+        yield from ()  # its sums are not shared with other trainings
+        return train_weight_distributions(self, job)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -190,7 +217,7 @@ class WeightDistributionPlan:
 
 @dataclass
 class Means:
-    """Where a run stands. All of it is secret: no release has paid for it."""
+    """The state of a training. All of it is secret: no release has paid for it."""
 
     done: int
     means: Weights
@@ -204,125 +231,184 @@ class Means:
 
 
 @torch.no_grad()
-def train_means(plan: WeightDistributionPlan, trainee: Trainee, standing: Means, streams: Streams, last: int) -> None:
-    """Steps of the plan from where the run stands up to the last, which is left out; the trainee then holds θ.
+def train_means(
+    plan: WeightDistributionPlan, model: Trainable, records: Records, state: Means, streams: Streams, last: int
+) -> None:
+    """Steps of the plan from where it is up to the last, which is left out; the model then has the weights θ.
 
-    Guarantee: all θ that the trainee goes through are the plan's event, which the ledger must hold before.
+    Guarantee: all θ that the model goes through are the plan's event, which the ledger must hold before.
     """
-    batch, parameters = plan.sampler.expected_batch_size, trainee.parameters
-    draw_weights(plan, standing, streams, parameters)
-    for step in range(standing.done, last):
+    batch, parameters = plan.sampler.expected_batch_size, model.parameters
+    draw_weights(plan, state, streams, parameters)
+    for step in range(state.done, last):
         indices = plan.sampler.draw(streams, step)
-        sums = trainee.clipped_sum(indices, plan.l2_clip, streams.generator(Stream.AUGMENTATION, step)).sums
-        for name, mean in standing.means.items():
-            velocity = standing.velocity[name].mul_(plan.momentum).add_(sums[name], alpha=1 / batch)
+        sums = model.clipped_sum(records, indices, plan.l2_clip, streams.generator(Stream.AUGMENTATION, step)).sums
+        for name, mean in state.means.items():
+            velocity = state.velocity[name].mul_(plan.momentum).add_(sums[name], alpha=1 / batch)
             mean.add_(velocity, alpha=-plan.rates[step])
-        standing.done = step + 1
-        draw_weights(plan, standing, streams, parameters)
+        state.done = step + 1
+        draw_weights(plan, state, streams, parameters)
 
 
 @torch.no_grad()
-def draw_weights(plan: WeightDistributionPlan, standing: Means, streams: Streams, parameters: Weights) -> None:
-    """θ of where the run stands, into the parameters: the same again if asked again. θ_0 is the start itself."""
-    if standing.done == 0:
+def draw_weights(plan: WeightDistributionPlan, state: Means, streams: Streams, parameters: Weights) -> None:
+    """θ of this state, into the parameters: the same again if asked again. θ_0 is the start itself."""
+    if state.done == 0:
         for name, value in parameters.items():
-            value.copy_(standing.means[name])
+            value.copy_(state.means[name])
         return
-    rate = plan.rates[standing.done - 1]
+    rate = plan.rates[state.done - 1]
     deviation = rate * plan.l2_clip * plan.noise_multiplier / plan.sampler.expected_batch_size
-    generator = streams.generator(Stream.NOISE, standing.done - 1)
+    generator = streams.generator(Stream.NOISE, state.done - 1)
     for name in sorted(parameters):  # one order, so that the same key gives the same noise to the same parameter
-        mean = standing.means[name]
+        mean = state.means[name]
         noise = torch.from_numpy(gaussian_noise(generator, tuple(mean.shape), deviation))
         parameters[name].copy_(mean + noise.to(mean.device))
 
 
-def fit_weight_distributions(
-    run: Run,
-    plan: WeightDistributionPlan,
-    trainee: Trainee,
-    ledger: Ledger,
-    *,
-    what: str = "training by weight distributions",
-    part: str = "train",
-    seed: int | None = None,
-    on_progress: Progress = lambda done, total: None,
-    on_trained: Callable[[Means], None] = lambda standing: None,
-) -> Weights:
-    """Train, and keep and return θ_T; calling again loads it. The trainee then holds it.
-
-    `on_trained` is shown where the run stands before θ_T is drawn for good; once more if it is killed in between.
+def train_weight_distributions(plan: WeightDistributionPlan, job: Job) -> Fitted:
+    """Train, and keep and release θ_T.
 
     Guarantee: the plan's event, charged once and in full before the first step, with the paper's claim beside it; see
     `release_once` for runs that were stopped. Means, velocity and key are in RUN/private until the end, then deleted.
     What `on_trained` is shown, and whatever it makes of it, is paid for by nothing: for experiments on public data.
     """
-    if len(trainee.data()[0]) != plan.sampler.n:
-        raise RunError(f"the plan is for n={plan.sampler.n} records, the data has {len(trainee.data()[0])}")
-    refuse_mixing(trainee, private=not plan.examples_mix)
+    model, records = job.trainable, job.records
+    check_count(plan.sampler.n, records)
+    refuse_mixing(model, private=not plan.examples_mix)
+    what = "training by weight distributions" if job.what is None else job.what
     binding = Binding(
-        digest(["weight distributions", plan.to_json(), trainee.facts(), what, part]),
-        lambda secret: data_tag(secret, *trainee.data()),
-        seed,
-        lambda known: trainee.choose(known, plan.sampler.expected_batch_size),
+        digest(["weight distributions", plan.to_json(), model.facts(), what, job.part]),
+        records.fingerprint,
+        job.seed,
+        lambda known: model.choose(records, known, plan.sampler.expected_batch_size),
     )
     weights = release_once(
-        run,
+        job.run,
         binding,
-        lambda key: _train(run, plan, trainee, key, on_progress, on_trained),
-        ledger,
+        lambda key: _trained(plan, model, job, key),
+        job.ledger,
         event=plan.event,
         what=what,
-        part=part,
+        part=job.part,
         steps=plan.steps,
         claimed=plan.claimed,
         hidden=_HIDDEN,
     )
-    trainee.load(weights)
-    return weights
+    model.load(weights)
+    return Fitted(weights, plan.steps, getattr(model, "model", model))
 
 
-def _train(
-    run: Run,
-    plan: WeightDistributionPlan,
-    trainee: Trainee,
-    key: Key,
-    on_progress: Progress,
-    on_trained: Callable[[Means], None],
-) -> Weights:
-    standing = _begin_or_resume(run, trainee, key)
+def _trained(plan: WeightDistributionPlan, model: Trainable, job: Job, key: Key) -> Weights:
+    state = _begin_or_resume(job.run, model, key)
     block = max(1, plan.steps // BLOCKS)
-    on_progress(standing.done, plan.steps)
-    while standing.done < plan.steps:
-        train_means(plan, trainee, standing, key.streams, min(plan.steps, (standing.done // block + 1) * block))
-        check_finite(trainee.parameters)
-        _keep(run, trainee, standing, key)
-        on_progress(standing.done, plan.steps)
-    on_trained(standing)
-    draw_weights(plan, standing, key.streams, trainee.parameters)
-    return {name: value.clone() for name, value in trainee.weights().items()}
+    job.on_progress(state.done, plan.steps)
+    while state.done < plan.steps:
+        last = min(plan.steps, (state.done // block + 1) * block)
+        train_means(plan, model, job.records, state, key.streams, last)
+        check_finite(model.parameters)
+        _keep(job.run, model, state, key)
+        job.on_progress(state.done, plan.steps)
+    job.on_trained(state)
+    draw_weights(plan, state, key.streams, model.parameters)
+    return {name: value.clone() for name, value in model.weights().items()}
 
 
-def _begin_or_resume(run: Run, trainee: Trainee, key: Key) -> Means:
-    path = run.private / _HIDDEN
-    trainee.initialise(key.streams)
-    if path.exists():
-        kept, facts = run.read_tensors(path)
+def _begin_or_resume(run: Run | None, model: Trainable, key: Key) -> Means:
+    model.initialise(key.streams)
+    if run is not None and (run.private / _HIDDEN).exists():
+        kept, facts = run.read_tensors(run.private / _HIDDEN)
         if facts.get("run") == key.name:  # another run's is of no use, and is written over
             kinds: dict[str, Weights] = {"mean": {}, "velocity": {}, "fixed": {}}
             for name, value in kept.items():
                 kind, _, rest = name.partition(".")
                 kinds[kind][rest] = value
-            trainee.load(trainee.weights() | kinds["fixed"])
+            model.load(model.weights() | kinds["fixed"])
             return Means(whole_number(facts, "done", run), kinds["mean"], kinds["velocity"])
-    standing = Means.start(trainee.parameters)
-    # Kept before the first draw: whatever the model is when the run goes on, it starts from the same weights.
-    _keep(run, trainee, standing, key)
-    return standing
+    state = Means.start(model.parameters)
+    # Kept before the first draw: whatever the model is when the run is resumed, it starts from the same weights.
+    _keep(run, model, state, key)
+    return state
 
 
-def _keep(run: Run, trainee: Trainee, standing: Means, key: Key) -> None:
-    fixed = {name: value for name, value in trainee.weights().items() if name not in standing.means}
-    kinds = {"mean": standing.means, "velocity": standing.velocity, "fixed": fixed}
+def _keep(run: Run | None, model: Trainable, state: Means, key: Key) -> None:
+    if run is None:
+        return
+    fixed = {name: value for name, value in model.weights().items() if name not in state.means}
+    kinds = {"mean": state.means, "velocity": state.velocity, "fixed": fixed}
     content = {f"{kind}.{name}": value for kind, values in kinds.items() for name, value in values.items()}
-    run.write_tensors(run.private / _HIDDEN, content, {"done": standing.done, "run": key.name})
+    run.write_tensors(run.private / _HIDDEN, content, {"done": state.done, "run": key.name})
+
+
+@dataclass(frozen=True)
+class Price:
+    """The ε of one plan."""
+
+    sampling: str
+    noise_multiplier: float
+    claimed: float
+    """As the paper prices it: not a guarantee."""
+    sound: float
+    """Of all weights drawn on the way, and so of the last ones: what a ledger charges."""
+    last_weights_at_least: float
+    """The ε that the last weights alone have for some record: no bound from above."""
+
+
+def weight_distribution_prices(
+    n: int,
+    batch: int,
+    steps: int,
+    delta: float,
+    *,
+    noise_multiplier: float | None = None,
+    epsilon: float | None = None,
+    learning_rate: float = 1.0,
+    momentum: float = 0.0,
+    decay: float = 1.0,
+) -> list[Price]:
+    """By Poisson sampling, in shuffled epochs and in full batches, each with so many steps and this noise.
+
+    With an ε in place of the noise each has the noise that is sound at it. Rates shrink by `decay` an epoch.
+    """
+    samplers: dict[str, Sampler] = {
+        "Poisson": PoissonSampler(n, batch),
+        "epochs": ShuffledSampler(n, batch),
+        "full batch": FullBatchSampler(n, n),
+    }
+    rate: float | Schedule = learning_rate if decay == 1 else Staircase(learning_rate, decay, math.ceil(n / batch))
+    return [
+        _price(name, _plan(sampler, steps, delta, rate, momentum, noise_multiplier, epsilon), delta)
+        for name, sampler in samplers.items()
+    ]
+
+
+def _plan(
+    sampler: Sampler,
+    steps: int,
+    delta: float,
+    rate: float | Schedule,
+    momentum: float,
+    noise_multiplier: float | None,
+    epsilon: float | None,
+) -> WeightDistributionPlan:
+    # The clip scales noise and gradients alike: no price depends on it.
+    if noise_multiplier is None and epsilon is not None:
+        return WeightDistributionPlan.calibrated(
+            sampler,
+            l2_clip=1.0,
+            steps=steps,
+            learning_rate=rate,
+            momentum=momentum,
+            target_epsilon=epsilon,
+            target_delta=delta,
+        )
+    if noise_multiplier is None:
+        raise ValueError("give a noise multiplier or an ε")
+    excess = EXCESS_SHARE * delta if isinstance(sampler, PoissonSampler) else None
+    return WeightDistributionPlan(sampler, 1.0, noise_multiplier, steps, rate, momentum, excess)
+
+
+def _price(sampling: str, plan: WeightDistributionPlan, delta: float) -> Price:
+    return Price(
+        sampling, plan.noise_multiplier, plan.claimed_epsilon(delta), plan.epsilon(delta), plan.final_epsilon(delta)
+    )

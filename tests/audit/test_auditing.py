@@ -15,8 +15,7 @@ from sordino.data.samplers import FixedSizeSampler, FullBatchSampler, PoissonSam
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.mechanisms.streams import Streams
 from sordino.training.large_rates import LARGE_RATES
-from sordino.training.plan import Plan
-from sordino.training.quantile_clip import QuantileClip
+from sordino.training.plan import Plan, QuantileClip
 from sordino.training.recipes import NAMES
 from sordino.training.weight_distributions import WeightDistributionPlan
 

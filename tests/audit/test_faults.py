@@ -22,6 +22,7 @@ from sordino.audit.sensitivity import adversarial_rows
 from sordino.audit.synthetic import KnownSums, resized
 from sordino.audit.weight_distributions import drawn_noise_test
 from sordino.budget import Ledger
+from sordino.data import ArrayRecords
 from sordino.data.samplers import FullBatchSampler, PoissonSampler, ShuffledSampler
 from sordino.gradients import ClippedGradients, Flat, batches
 from sordino.mechanisms import moments as private_moments
@@ -29,10 +30,10 @@ from sordino.mechanisms.moments import ChannelMoments, ThresholdQuantiles
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.runs import Run, key
 from sordino.training import dpsgd, weight_distributions
-from sordino.training.dpsgd import ClippedSum
+from sordino.training.dpsgd import ClippedSum, Trainable
 from sordino.training.heads import cross_entropy
 from sordino.training.linear import LinearClassifier
-from sordino.training.module import ModuleTrainee
+from sordino.training.modules import TrainableModule
 from sordino.training.plan import Plan
 from sordino.training.weight_distributions import WeightDistributionPlan
 
@@ -42,21 +43,24 @@ MOMENTS = ChannelMoments(0.2, 0.05, noise_multiplier=8)
 AUDITED = partial(audit_plan, PLAN, DELTA, runs=8000)
 
 
-def linear() -> LinearClassifier:
-    rows = adversarial_rows((6,), 24, Streams.fresh())
-    return LinearClassifier(rows, np.arange(24) % 3, 3)
+Probed = tuple[Trainable, ArrayRecords]
 
 
-def network(norm: nn.Module | None = None, trainee: type[ModuleTrainee] = ModuleTrainee) -> ModuleTrainee:
+def linear() -> Probed:
     rows = adversarial_rows((6,), 24, Streams.fresh())
-    if trainee is Mixing:  # ordinary records, so that nothing but what is mixed can show
+    return LinearClassifier(6, 3), ArrayRecords(rows, np.arange(24) % 3)
+
+
+def network(norm: nn.Module | None = None, kind: type[TrainableModule] = TrainableModule) -> Probed:
+    rows = adversarial_rows((6,), 24, Streams.fresh())
+    if kind is Mixing:  # ordinary records, so that nothing but what is mixed can show
         rows = np.random.default_rng(0).normal(size=rows.shape).astype(np.float32)
 
     def build() -> nn.Module:
         layers = (nn.Unflatten(1, (2, 3)), nn.Conv1d(2, 8, 1), norm or nn.Identity(), nn.Tanh(), nn.Flatten())
         return nn.Sequential(*layers, nn.Linear(24, 3))
 
-    return trainee(build, cross_entropy, rows, np.arange(24) % 3)
+    return kind(build, cross_entropy), ArrayRecords(rows, np.arange(24) % 3)
 
 
 def failed(audit: Audit) -> set[str]:
@@ -68,7 +72,7 @@ def beaten(audit: Audit) -> set[str]:
 
 
 def test_the_correct_code_passes_everything() -> None:
-    audit = AUDITED(moments=MOMENTS, trainee=linear())
+    audit = AUDITED(moments=MOMENTS, probed=linear())
     assert audit.verdict == audit.sound_verdict == "consistent"
     assert {finding.name for finding in audit.findings} == {
         "weights",
@@ -79,7 +83,7 @@ def test_the_correct_code_passes_everything() -> None:
         "sensitivity",
     }
     assert 0.1 < audit.lower_bound < audit.claimed_epsilon
-    assert sensitivity_probe(network(), 0.5, Streams.fresh()).p_value == 1
+    assert sensitivity_probe(*network(), 0.5, Streams.fresh()).p_value == 1
 
 
 @pytest.mark.parametrize("times", [1e9, 2.0], ids=["no clipping", "twice the clip"])
@@ -88,7 +92,7 @@ def test_a_clip_that_is_missing_or_too_large(
     monkeypatch: pytest.MonkeyPatch, times: float, build: Callable[[], Any]
 ) -> None:
     plant_clip(monkeypatch, times)
-    probed = sensitivity_probe(build(), 0.5, Streams.fresh())
+    probed = sensitivity_probe(*build(), 0.5, Streams.fresh())
     assert probed.p_value == 0, probed.seen
 
 
@@ -252,21 +256,21 @@ def test_thresholds_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_nothing_is_promised_nothing_is_violated() -> None:
     plan = WeightDistributionPlan(ShuffledSampler(24, 8), 0.5, 3.0, 6, 0.1, examples_mix=True)
-    audit = audit_weight_distributions(plan, DELTA, trainee=network(nn.BatchNorm1d(8), Mixing), runs=200)
+    audit = audit_weight_distributions(plan, DELTA, probed=network(nn.BatchNorm1d(8), Mixing), runs=200)
     assert "sensitivity" in failed(audit)
     assert audit.sound_epsilon == math.inf
     assert json.loads(json.dumps(audit.to_json(), allow_nan=False))["sound_epsilon"] == "infinity"
     assert (audit.verdict, audit.sound_verdict) == ("violated", "consistent")
 
 
-class Mixing(ModuleTrainee):
+class Mixing(TrainableModule):
     """Per-example gradients through statistics that the whole batch shares, each clipped: what others would do."""
 
-    def choose(self, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
+    def choose(self, records: Any, known: dict[str, Any] | None, expected_batch_size: int) -> dict[str, Any]:
         return {}
 
-    def clipped_sum(self, indices: np.ndarray, l2_clip: float, augmentation: np.random.Generator) -> ClippedSum:
-        x, y = self._rows(indices)
+    def clipped_sum(self, records: Any, indices: np.ndarray, l2_clip: float, augmentation: Any) -> ClippedSum:
+        x, y = self._rows(records, indices)
         with torch.enable_grad():
             losses = cross_entropy(self.model(x), y)
         shares = torch.eye(len(indices))
@@ -278,12 +282,12 @@ class Mixing(ModuleTrainee):
 
 
 def test_batch_norm_in_training_mode() -> None:
-    refused = sensitivity_probe(network(nn.BatchNorm1d(8)), 0.5, Streams.fresh())
+    refused = sensitivity_probe(*network(nn.BatchNorm1d(8)), 0.5, Streams.fresh())
     assert refused.p_value == 1
     assert "BatchNorm1d in training mode" in refused.seen
-    probed = sensitivity_probe(network(nn.BatchNorm1d(8), Mixing), 0.5, Streams.fresh())
+    probed = sensitivity_probe(*network(nn.BatchNorm1d(8), Mixing), 0.5, Streams.fresh())
     assert probed.p_value == 0, probed.seen
-    assert sensitivity_probe(network(nn.GroupNorm(2, 8), Mixing), 0.5, Streams.fresh()).p_value == 1
+    assert sensitivity_probe(*network(nn.GroupNorm(2, 8), Mixing), 0.5, Streams.fresh()).p_value == 1
 
 
 def plant_in_release(
@@ -329,8 +333,11 @@ def test_only_the_first_physical_batch_is_clipped(monkeypatch: pytest.MonkeyPatc
     rows = adversarial_rows((6,), size, Streams.fresh())
 
     def probed() -> Finding:
-        trainee = ModuleTrainee(lambda: nn.Linear(6, 3), cross_entropy, rows, np.arange(size) % 3)
-        return sensitivity_probe(trainee, 0.5, Streams.fresh(), size)
+        model, records = (
+            TrainableModule(lambda: nn.Linear(6, 3), cross_entropy),
+            ArrayRecords(rows, np.arange(size) % 3),
+        )
+        return sensitivity_probe(model, records, 0.5, Streams.fresh(), size)
 
     assert probed().p_value == 1
     real = ClippedGradients._add
@@ -346,7 +353,7 @@ def test_only_the_first_physical_batch_is_clipped(monkeypatch: pytest.MonkeyPatc
 def test_a_linear_model_without_a_clip_is_attacked_through_its_closed_form(monkeypatch: pytest.MonkeyPatch) -> None:
     plant_clip(monkeypatch, 2.0)
     monkeypatch.setattr(Flat, "factors", REAL_FACTORS)  # in the closed form alone
-    audit = AUDITED(trainee=linear(), runs=2000)
+    audit = AUDITED(probed=linear(), runs=2000)
     assert beaten(audit) == {"closed form"}
     assert failed(audit) == {"sensitivity"}
 
@@ -403,9 +410,10 @@ def test_steps_that_are_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_clip_that_forgets_the_bias() -> None:
-    trainee = linear()
-    trainee._norms = (trainee._norms.square() - 1).clamp(min=0).sqrt()
-    assert sensitivity_probe(trainee, 0.5, Streams.fresh()).p_value == 0
+    model, records = linear()
+    known = model.prepared(records)  # type: ignore[attr-defined]
+    known.norms.copy_((known.norms.square() - 1).clamp(min=0).sqrt())
+    assert sensitivity_probe(model, records, 0.5, Streams.fresh()).p_value == 0
 
 
 def test_physical_batches_that_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,8 +426,8 @@ def test_physical_batches_that_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(batches, "select", one_more)
     rows = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
-    trainee = ModuleTrainee(lambda: nn.Linear(6, 3), cross_entropy, rows, np.arange(60) % 3, physical_batch=5)
-    assert sensitivity_probe(trainee, 0.05, Streams.fresh(), 60).p_value == 0
+    model = TrainableModule(lambda: nn.Linear(6, 3), cross_entropy, physical_batch=5)
+    assert sensitivity_probe(model, ArrayRecords(rows, np.arange(60) % 3), 0.05, Streams.fresh(), 60).p_value == 0
 
 
 def test_no_noise_on_tensors_of_some_name(monkeypatch: pytest.MonkeyPatch) -> None:

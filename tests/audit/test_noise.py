@@ -10,8 +10,7 @@ from sordino.audit import noise_test
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.training import dpsgd
-from sordino.training.plan import Plan
-from sordino.training.quantile_clip import QuantileClip
+from sordino.training.plan import Plan, QuantileClip
 
 PLAN = Plan(PoissonSampler(400, 40), l2_clip=0.5, noise_multiplier=3.0, steps=80)
 Noise = Callable[[np.random.Generator, tuple[int, ...], float], np.ndarray]

@@ -8,9 +8,10 @@ import torch
 
 from sordino.audit import SI_MNIST, audit_final_weights, audit_weight_distributions
 from sordino.budget import Gaussian, cost, rdp
+from sordino.data import Records
 from sordino.data.samplers import PoissonSampler, ShuffledSampler
 from sordino.mechanisms.streams import Stream, Streams
-from sordino.training.dpsgd import Trainee, Training, train_steps
+from sordino.training.dpsgd import Trainable, Training, train_steps
 from sordino.training.optimisers import SGD, Weights
 from sordino.training.plan import Plan
 from sordino.training.weight_distributions import WeightDistributionPlan
@@ -39,10 +40,10 @@ def test_weight_distributions_that_are_charged_soundly_are_consistent() -> None:
 def test_the_last_weights_of_dp_sgd_are_consistent() -> None:
     plan = Plan(PoissonSampler(2000, 200), 0.5, 1.5, 20)
 
-    def loop(trainee: Trainee, streams: Streams) -> Weights:
-        training = Training(plan, trainee, SGD(0.3, momentum=0.5))
+    def loop(model: Trainable, records: Records, streams: Streams) -> Weights:
+        training = Training(plan, model, records, SGD(0.3, momentum=0.5))
         train_steps(training, training.start(), streams, plan.steps)
-        return trainee.weights()
+        return model.weights()
 
     epsilon = plan.epsilon(DELTA)
     ways = {"records": 2000, "l2_clip": 0.5, "claimed_epsilon": epsilon, "sound_epsilon": epsilon, "delta": DELTA}
@@ -53,8 +54,8 @@ def test_the_last_weights_of_dp_sgd_are_consistent() -> None:
 
 
 def test_a_single_gaussian_release_is_bounded_closely() -> None:
-    def loop(trainee: Trainee, streams: Streams) -> Weights:
-        sums = trainee.clipped_sum(np.arange(20_000), 1.0, streams.generator(Stream.AUGMENTATION)).sums
+    def loop(model: Trainable, records: Records, streams: Streams) -> Weights:
+        sums = model.clipped_sum(records, np.arange(20_000), 1.0, streams.generator(Stream.AUGMENTATION)).sums
         noise = streams.generator(Stream.NOISE)
         return {name: -(value + torch.from_numpy(noise.normal(0, 1.5, value.shape))) for name, value in sums.items()}
 

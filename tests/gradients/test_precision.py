@@ -10,13 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sordino.data import ArrayRecords
 from sordino.gradients import ClippedGradients
 from sordino.gradients.per_example_gradients import OuterProducts, WholeGradient
 from sordino.gradients.precision import full_precision
 from sordino.gradients.rules.convolution import _ConvolvedGradient
 from sordino.mechanisms.streams import Streams
 from sordino.runs import environment
-from sordino.training.dense import DenseTrainee
+from sordino.training.dense import DenseNetwork
 from sordino.training.dense_sums import softmax_slope
 from sordino.training.linear import LinearClassifier
 
@@ -148,12 +149,13 @@ def test_the_engine_measures_and_sums_in_full(
 @pytest.mark.parametrize("kind", ["dense", "linear"])
 def test_closed_forms_sum_in_full(kind: str, shortening: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = np.ones((6, 4), np.float32), np.arange(6) % 3
-    trainee: Any = LinearClassifier(x, y, 3)
+    records = ArrayRecords(x, y)
+    trainee: Any = LinearClassifier(x.shape[1], 3)
     if kind == "dense":
-        trainee = DenseTrainee(lambda: nn.Sequential(nn.Linear(4, 3)), softmax_slope, x, y)
+        trainee = DenseNetwork(lambda: nn.Sequential(nn.Linear(4, 3)), softmax_slope)
     trainee.initialise(Streams.fresh())
     products = _watched(monkeypatch, Tensor, "addmm_" if kind == "linear" else "__matmul__")
-    trainee.clipped_sum(np.arange(6), 1.0)
+    trainee.clipped_sum(records, np.arange(6), 1.0)
     assert products
     assert all(products)
     assert _now() == shortening

@@ -23,8 +23,7 @@ from sordino.mechanisms.trials import noisy_accuracy, uncharged_accuracy
 from sordino.training.convex.linear_regression import LinearPlan, fit_linear
 from sordino.training.convex.perturbations import GaussianOutput
 from sordino.training.convex.plan import LogisticPlan
-from sordino.training.plan import Plan
-from sordino.training.quantile_clip import QuantileClip
+from sordino.training.plan import Plan, QuantileClip
 
 LAWS = {"normal": (exact._NORMAL, stats.norm), "laplace": (exact._LAPLACE, stats.laplace)}
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from sordino.budget import Gaussian, Ledger, Pure
 from sordino.mechanisms import gaussian, quantile
-from sordino.runs import Run
 from sordino.training import SGD, LinearClassifier, Plan, dpsgd, fit
 
 from .playing import replayed
@@ -148,9 +147,10 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Program:
         plan = Plan.calibrated(
             n=N, expected_batch_size=20, epochs=4, target_epsilon=6.0, target_delta=1e-3, l2_clip=0.05
         )
-        trainee = LinearClassifier(data.astype(np.float32), y, 2)
-        fit(Run.at(tmp_path_factory.mktemp("fit") / "run"), plan, trainee, SGD(0.5), ledger)
-        return [value.tolist() for _, value in sorted(trainee.weights().items())]
+        model = LinearClassifier(data.shape[1], 2)
+        records = data.astype(np.float32), y
+        fit(plan, model, records, optimiser=SGD(0.5), ledger=ledger, run=tmp_path_factory.mktemp("fit") / "run")
+        return [value.tolist() for _, value in sorted(model.weights().items())]
 
     return program
 

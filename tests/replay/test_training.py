@@ -23,14 +23,14 @@ from sordino.gradients.tuning import Choices
 from sordino.mechanisms.moments import ChannelMoments, SecondMoments, ThresholdQuantiles
 from sordino.mechanisms.quantile import private_bounds
 from sordino.runs import Run
-from sordino.training import SGD, LinearClassifier, ModuleTrainee, Plan, fit
+from sordino.training import SGD, LinearClassifier, Plan, TrainableModule, fit
 from sordino.training.convex import LinearPlan, LogisticPlan, fit_linear, fit_logistic
-from sordino.training.dense import DenseTrainee
+from sordino.training.dense import DenseNetwork
 from sordino.training.dense_sums import softmax_slope
 from sordino.training.heads import cross_entropy
 from sordino.training.normalising import standardised
-from sordino.training.quantile_clip import QuantileClip
-from sordino.training.weight_distributions import WeightDistributionPlan, fit_weight_distributions
+from sordino.training.plan import QuantileClip
+from sordino.training.weight_distributions import WeightDistributionPlan
 
 from .playing import replayed_on
 from .recorder import Recorder, entries_of, watching
@@ -82,13 +82,11 @@ def check(program: Callable[[Data, Ledger], Any], data: Data) -> None:
     assert replayed_on(program, data, neighbours(data)) == []
 
 
-def fitted(
-    trainee: Callable[[Array, Array], Any], folders: Callable[[], Path], **settings: Any
-) -> Callable[[Data, Ledger], Any]:
+def fitted(model: Callable[[], Any], folders: Callable[[], Path], **settings: Any) -> Callable[[Data, Ledger], Any]:
     def program(data: Data, ledger: Ledger) -> Any:
         run = Run.at(folders())
         plan = Plan.calibrated(n=N, expected_batch_size=20, epochs=2, l2_clip=0.1, **BUDGET, **settings)
-        fit(run, plan, trainee(*data), SGD(0.5), ledger)
+        fit(plan, model(), data, optimiser=SGD(0.5), ledger=ledger, run=run)
         return shown_in(run)
 
     return program
@@ -102,20 +100,20 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
 
 
-def of_module(build: Callable[[], nn.Module]) -> Callable[[Array, Array], Any]:
-    return lambda x, y: ModuleTrainee(build, cross_entropy, x, y, choices=CHOICES)
+def of_module(build: Callable[[], nn.Module]) -> Callable[[], Any]:
+    return lambda: TrainableModule(build, cross_entropy, choices=CHOICES)
 
 
-TRAINEES: dict[str, Callable[[Array, Array], Any]] = {
-    "linear": lambda x, y: LinearClassifier(x, y, 2),
-    "dense": lambda x, y: DenseTrainee(network, softmax_slope, x, y),
+MODELS: dict[str, Callable[[], Any]] = {
+    "linear": lambda: LinearClassifier(5, 2),
+    "dense": lambda: DenseNetwork(network, softmax_slope),
     "any module": of_module(network),
 }
 
 
-@pytest.mark.parametrize("kind", TRAINEES)
+@pytest.mark.parametrize("kind", MODELS)
 def test_fit_on_vectors(folders: Callable[[], Path], kind: str) -> None:
-    check(fitted(TRAINEES[kind], folders), vectors())
+    check(fitted(MODELS[kind], folders), vectors())
 
 
 def test_no_cast_to_single_precision_shows_a_record(folders: Callable[[], Path]) -> None:
@@ -123,7 +121,7 @@ def test_no_cast_to_single_precision_shows_a_record(folders: Callable[[], Path])
     x, y = vectors()
     wide = x.astype(np.float64), y
     others = [(with_record(wide, 1, value), 1) for value in (1e300, -1e300)]
-    assert replayed_on(fitted(TRAINEES["linear"], folders), wide, others) == []
+    assert replayed_on(fitted(MODELS["linear"], folders), wide, others) == []
     for data, _ in others:
         standardised(None, data[0])
         standardised(Standardised((0.0,) * 5, (1.0,) * 5, 1e-3), data[0])
@@ -146,7 +144,7 @@ def test_weights_drawn_from_distributions(folders: Callable[[], Path]) -> None:
         plan = WeightDistributionPlan.calibrated(
             ShuffledSampler(N, 20), l2_clip=0.1, steps=6, learning_rate=0.5, momentum=0.5, **BUDGET
         )
-        fit_weight_distributions(run, plan, LinearClassifier(*data, 2), ledger)
+        fit(plan, LinearClassifier(5, 2), data, ledger=ledger, run=run)
         return shown_in(run)
 
     check(program, vectors())

@@ -29,7 +29,7 @@ from sordino.selection import (
     executors,
     search,
 )
-from sordino.training.side_by_side import side_by_side
+from sordino.training.dense import side_by_side
 
 
 def found_by(executor: Executor | None, folder: Path, asked, data) -> tuple[bytes, bytes, list]:

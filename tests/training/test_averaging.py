@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sordino.training.averaging import Averaging
+from sordino.training.optimisers import Averaging
 
 
 def test_it_is_the_average_with_its_warm_up() -> None:

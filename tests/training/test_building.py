@@ -17,7 +17,7 @@ from sordino.mechanisms import memory
 from sordino.runs import Run
 from sordino.selection import PafsSelection
 from sordino.selection.search_spaces import DenseSpace, check_buildable
-from sordino.training import SGD, DenseTrainee, ModuleTrainee, Plan, fit
+from sordino.training import SGD, DenseNetwork, Plan, fit
 from sordino.training.convex import LogisticPlan, fit_logistic
 from sordino.training.convex.linear_regression import LinearPlan, fit_linear
 from sordino.training.dense_sums import softmax_slope
@@ -40,12 +40,13 @@ def own_loop(ledger: Ledger, folder: Run) -> None:
 
 
 def module(ledger: Ledger, folder: Run) -> None:
-    fit(folder, Plan(PoissonSampler(N, 4), 1.0, 9.0, 5), ModuleTrainee(network, LOSS, X, Y), SGD(0.1), ledger)
+    plan = Plan(PoissonSampler(N, 4), 1.0, 9.0, 5)
+    fit(plan, network, (X, Y), optimiser=SGD(0.1), ledger=ledger, run=folder, loss=LOSS)
 
 
 def dense(ledger: Ledger, folder: Run) -> None:
-    trainee = DenseTrainee(network, softmax_slope, X, Y)
-    fit(folder, Plan(PoissonSampler(N, 4), 1.0, 9.0, 5), trainee, SGD(0.1), ledger)
+    plan = Plan(PoissonSampler(N, 4), 1.0, 9.0, 5)
+    fit(plan, DenseNetwork(network, softmax_slope), (X, Y), optimiser=SGD(0.1), ledger=ledger, run=folder)
 
 
 def logistic(ledger: Ledger, folder: Run) -> None:

@@ -10,34 +10,42 @@ import torch
 from sordino.audit import one_run_lower_bound, sensitivity_probe
 from sordino.audit.sensitivity import adversarial_rows
 from sordino.budget import Ledger
+from sordino.data import ArrayRecords
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Streams
 from sordino.runs import Run, RunError
 from sordino.training import SGD, LinearClassifier, Plan, fit
-from sordino.training.canaries import Canaries, Scoring, WithCanaries, begin_or_resume, keep_outcome, outcome
-from sordino.training.quantile_clip import QuantileClip
+from sordino.training.canaries import (
+    Canaries,
+    CanaryRecords,
+    Scoring,
+    WithCanaries,
+    begin_or_resume,
+    keep_outcome,
+    outcome,
+)
+from sordino.training.plan import QuantileClip
 
 CANARIES = Canaries(30, "00" * 16)
 GENERATOR = np.random.default_rng(0)
 
 
-def linear(rows: int = 60) -> LinearClassifier:
-    x = np.random.default_rng(1).normal(size=(rows, 20)).astype(np.float32)
-    return LinearClassifier(x, np.arange(rows) % 3, 3)
+REAL = ArrayRecords(np.random.default_rng(1).normal(size=(60, 20)).astype(np.float32), np.arange(60) % 3)
+RECORDS = CanaryRecords(REAL, CANARIES)
 
 
 def started(canaries: Canaries = CANARIES) -> WithCanaries:
-    trainee = WithCanaries(linear(), canaries)
+    trainee = WithCanaries(LinearClassifier(20, 3), canaries)
     trainee.initialise(Streams.fresh())
     return trainee
 
 
 def test_a_canary_that_is_in_adds_the_clip_at_its_place_and_the_others_add_nothing() -> None:
     trainee = started()
-    real = trainee.clipped_sum(np.arange(60), 0.3, GENERATOR).sums
+    real = trainee.clipped_sum(RECORDS, np.arange(60), 0.3, GENERATOR).sums
     moved = set()
     for canary in range(30):
-        sums, norms = trainee.clipped_sum(np.append(np.arange(60), 60 + canary), 0.3, GENERATOR)
+        sums, norms = trainee.clipped_sum(RECORDS, np.append(np.arange(60), 60 + canary), 0.3, GENERATOR)
         change = torch.cat([(sums[name] - real[name]).flatten() for name in ("bias", "weight")])
         if CANARIES.coins[canary]:
             place = int(change.abs().argmax())
@@ -51,9 +59,8 @@ def test_a_canary_that_is_in_adds_the_clip_at_its_place_and_the_others_add_nothi
 
 
 def test_in_double_precision_a_canary_adds_the_clip_in_double_precision() -> None:
-    vectors, labels = linear().data()
-    trainee = WithCanaries(LinearClassifier(vectors, labels, 3, double=True), CANARIES)
-    sums, norms = trainee.clipped_sum(60 + np.flatnonzero(CANARIES.coins)[:1], 0.1, GENERATOR)
+    trainee = WithCanaries(LinearClassifier(20, 3, double=True), CANARIES)
+    sums, norms = trainee.clipped_sum(RECORDS, 60 + np.flatnonzero(CANARIES.coins)[:1], 0.1, GENERATOR)
     assert sum(value.sum().item() for value in sums.values()) == 0.1 == norms.item()
 
 
@@ -61,7 +68,7 @@ def test_a_canary_that_is_out_counts_in_a_quantile_clip_like_an_absent_record() 
     trainee, clip = started(), QuantileClip(noise_multiplier=10.0)
 
     def count(indices: list[int]) -> float:
-        return clip.count(trainee.clipped_sum(np.array(indices, dtype=np.int64), 0.3, GENERATOR).norms, 0.3)
+        return clip.count(trainee.clipped_sum(RECORDS, np.array(indices, dtype=np.int64), 0.3, GENERATOR).norms, 0.3)
 
     out = [60 + canary for canary in np.flatnonzero(~CANARIES.coins)]
     for real in ([], list(range(60))):
@@ -69,8 +76,11 @@ def test_a_canary_that_is_out_counts_in_a_quantile_clip_like_an_absent_record() 
 
 
 def test_the_sensitivity_stays_the_clip() -> None:
-    inner = LinearClassifier(adversarial_rows((20,), 12, Streams.fresh()), np.arange(12) % 3, 3)
-    assert sensitivity_probe(WithCanaries(inner, Canaries(12, "01" * 16)), 0.3, Streams.fresh()).p_value == 1
+    records = ArrayRecords(adversarial_rows((20,), 12, Streams.fresh()), np.arange(12) % 3)
+    few = Canaries(12, "01" * 16)
+    watched = CanaryRecords(records, few)
+    found = sensitivity_probe(WithCanaries(LinearClassifier(20, 3), few), watched, 0.3, Streams.fresh())
+    assert found.p_value == 1
 
 
 def test_coins_are_fair_and_places_apart() -> None:
@@ -88,10 +98,11 @@ def train(folder: Path, sigma: float = 0.5, **ways: Any) -> Run:
     run = Run.at(folder)
     planted = begin_or_resume(run, 60, 3)
     plan = Plan(PoissonSampler(120, 60), l2_clip=0.3, noise_multiplier=sigma, steps=40)
-    trainee, optimiser = WithCanaries(linear(), planted), Scoring(SGD(0.5, momentum=0.9), planted)
+    model, optimiser = WithCanaries(LinearClassifier(20, 3), planted), Scoring(SGD(0.5, momentum=0.9), planted)
     ledger = Ledger(target_delta=1e-5, path=run.ledger)
-    done = {"on_trained": lambda standing: keep_outcome(run, planted, standing)}
-    fit(run, plan, trainee, optimiser, ledger, seed=3, checkpoint_every=10, **done | ways)
+    options: Any = {"on_trained": lambda state: keep_outcome(run, planted, state), "seed": 3, "checkpoint_every": 10}
+    records = CanaryRecords(REAL, planted)
+    fit(plan, model, records, optimiser=optimiser, ledger=ledger, run=run, **options | ways)
     return run
 
 
@@ -114,7 +125,7 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_scores(tmp_path: Path) -> 
         if done == 20:
             raise Killed
 
-    def kill_at_the_end(standing: Any) -> None:
+    def kill_at_the_end(state: Any) -> None:
         raise Killed
 
     whole = train(tmp_path / "whole")

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sordino import models
+from sordino.data import ArrayRecords
 from sordino.mechanisms.streams import Streams
-from sordino.training.dense import DenseTrainee
+from sordino.training.dense import DenseNetwork
 from sordino.training.dense_sums import Slope, logistic_slope, softmax_slope, squared_slope
 from sordino.training.heads import cross_entropy
-from sordino.training.module import ModuleTrainee
+from sordino.training.modules import TrainableModule
 
 STREAMS = Streams(bytes(range(16)))
 ACTIVATIONS = [nn.ReLU, nn.Tanh, nn.Sigmoid]
@@ -69,12 +70,14 @@ def test_sums_and_norms_are_the_engines(
     def build() -> nn.Sequential:
         return _network(5, hidden, classes, activation)
 
-    own, engine = DenseTrainee(build, slope, x, y), ModuleTrainee(build, by_engine, x, y, physical_batch=4)
-    engine.choose(None, 9)
+    records = ArrayRecords(x, y)
+    own, engine = DenseNetwork(build, slope), TrainableModule(build, by_engine, physical_batch=4)
+    engine.choose(records, None, 9)
     own.initialise(STREAMS)
     engine.initialise(STREAMS)
     indices = np.sort(np.random.default_rng(seed).permutation(9)[:count])
-    found, expected = own.clipped_sum(indices, clip), engine.clipped_sum(indices, clip, np.random.default_rng(0))
+    found = own.clipped_sum(records, indices, clip)
+    expected = engine.clipped_sum(records, indices, clip, np.random.default_rng(0))
     assert found.sums.keys() == expected.sums.keys()
     for name, value in found.sums.items():
         np.testing.assert_allclose(value, expected.sums[name], rtol=1e-4, atol=1e-5 * min(clip, 1))
@@ -92,10 +95,11 @@ def test_one_example_moves_the_sums_by_at_most_the_clip(
     seed: int, scale: float, clip: float, activation: type[nn.Module]
 ) -> None:
     x, y = _rows(8, 5, 3, seed, scale)
-    own = DenseTrainee(lambda: _network(5, [6, 4], 3, activation), softmax_slope, x, y)
+    records = ArrayRecords(x, y)
+    own = DenseNetwork(lambda: _network(5, [6, 4], 3, activation), softmax_slope)
     own.initialise(Streams(seed.to_bytes(16, "little")))
-    everyone, others = own.clipped_sum(np.arange(8), clip).sums, own.clipped_sum(np.arange(1, 8), clip).sums
-    alone = own.clipped_sum(np.array([0]), clip).sums
+    everyone, others = (own.clipped_sum(records, np.arange(first, 8), clip).sums for first in (0, 1))
+    alone = own.clipped_sum(records, np.array([0]), clip).sums
     for one in (alone, {name: everyone[name].double() - others[name].double() for name in alone}):
         assert torch.sqrt(sum(value.double().square().sum() for value in one.values())) <= clip * (1 + 1e-4)
 
@@ -113,19 +117,20 @@ def test_slopes_of_the_callers_own_see_the_examples_of_one_network_in_rows() -> 
         return functional.cross_entropy(scores, shares, reduction="none")
 
     own, engine = (
-        DenseTrainee(lambda: models.dense(5, 4, 3), soft, x, targets),
-        ModuleTrainee(lambda: models.dense(5, 4, 3), loss, x, targets, physical_batch=4),
+        DenseNetwork(lambda: models.dense(5, 4, 3), soft),
+        TrainableModule(lambda: models.dense(5, 4, 3), loss, physical_batch=4),
     )
-    engine.choose(None, 8)
+    records = ArrayRecords(x, targets)
+    engine.choose(records, None, 8)
     own.initialise(STREAMS)
     engine.initialise(STREAMS)
-    expected = engine.clipped_sum(np.arange(7), 0.1, np.random.default_rng(0)).sums
-    for name, value in own.clipped_sum(np.arange(7), 0.1).sums.items():
+    expected = engine.clipped_sum(records, np.arange(7), 0.1, np.random.default_rng(0)).sums
+    for name, value in own.clipped_sum(records, np.arange(7), 0.1).sums.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-6)
-    beside = DenseTrainee(lambda: models.dense(5, 4, 3), soft, x, targets, place=(1, 2))
-    beside.choose(None, 8)
+    beside = DenseNetwork(lambda: models.dense(5, 4, 3), soft, place=(1, 2))
+    beside.choose(records, None, 8)
     beside.load(own.weights())
-    for name, value in beside.clipped_sum(np.arange(7), 0.1).sums.items():
+    for name, value in beside.clipped_sum(records, np.arange(7), 0.1).sums.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-6)
 
 
@@ -133,9 +138,10 @@ def test_what_is_not_finite_adds_zero() -> None:
     x, y = _rows(6, 5, 3, 1)
     damaged = x.copy()
     damaged[2, 1], damaged[4, 0] = np.nan, np.inf
-    own, whole = (DenseTrainee(lambda: models.dense(5, 4, 3), softmax_slope, rows, y) for rows in (damaged, x))
-    for name, value in own.clipped_sum(np.arange(6), 0.5).sums.items():
-        expected = whole.clipped_sum(np.array([0, 1, 3, 5]), 0.5).sums[name]
+    own = DenseNetwork(lambda: models.dense(5, 4, 3), softmax_slope)
+    spoilt, whole = ArrayRecords(damaged, y), ArrayRecords(x, y)
+    for name, value in own.clipped_sum(spoilt, np.arange(6), 0.5).sums.items():
+        expected = own.clipped_sum(whole, np.array([0, 1, 3, 5]), 0.5).sums[name]
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -148,17 +154,18 @@ def test_frozen_layers_are_the_runs_own_and_their_outputs_are_kept_for_it() -> N
         return nn.Sequential(convolution, models.dense(72, 5, 3))
 
     own, engine = (
-        DenseTrainee(build, softmax_slope, images, labels),
-        ModuleTrainee(build, cross_entropy, images, labels),
+        DenseNetwork(build, softmax_slope),
+        TrainableModule(build, cross_entropy),
     )
-    engine.choose(None, 12)
+    records = ArrayRecords(images, labels)
+    engine.choose(records, None, 12)
     for key in (1, 2):
         own.initialise(Streams(bytes([key] * 16)))
         engine.initialise(Streams(bytes([key] * 16)))
         assert own.weights().keys() == engine.weights().keys()
         assert all(torch.equal(value, engine.weights()[name]) for name, value in own.weights().items())
-        found = own.clipped_sum(np.arange(12), 1.0).sums
-        expected = engine.clipped_sum(np.arange(12), 1.0, np.random.default_rng(0)).sums
+        found = own.clipped_sum(records, np.arange(12), 1.0).sums
+        expected = engine.clipped_sum(records, np.arange(12), 1.0, np.random.default_rng(0)).sums
         assert set(found) == {"1.1.weight", "1.1.bias", "1.3.weight", "1.3.bias"} == set(expected)
         for name, value in found.items():
             np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5)
@@ -166,10 +173,11 @@ def test_frozen_layers_are_the_runs_own_and_their_outputs_are_kept_for_it() -> N
 
 def test_batches_beyond_one_piece_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = _rows(9, 5, 3, 0)
-    own = DenseTrainee(lambda: models.dense(5, 4, 3), softmax_slope, x, y)
-    whole = own.clipped_sum(np.arange(9), 0.3)
+    records = ArrayRecords(x, y)
+    own = DenseNetwork(lambda: models.dense(5, 4, 3), softmax_slope)
+    whole = own.clipped_sum(records, np.arange(9), 0.3)
     monkeypatch.setattr(own, "rows", 2)
-    pieces = own.clipped_sum(np.arange(9), 0.3)
+    pieces = own.clipped_sum(records, np.arange(9), 0.3)
     np.testing.assert_allclose(pieces.norms, whole.norms, rtol=1e-6)
     for name, value in pieces.sums.items():
         np.testing.assert_allclose(value, whole.sums[name], rtol=1e-5, atol=1e-6)
@@ -180,7 +188,7 @@ def test_batches_beyond_one_piece_are_whole(monkeypatch: pytest.MonkeyPatch) -> 
     [
         (lambda: nn.Linear(5, 3), "Sequential"),
         (lambda: nn.Sequential(nn.Linear(5, 3), nn.ReLU()), "end in a dense layer"),
-        (lambda: nn.Sequential(nn.Linear(5, 3), nn.Dropout(), nn.Linear(3, 3)), "Dropout.*ModuleTrainee"),
+        (lambda: nn.Sequential(nn.Linear(5, 3), nn.Dropout(), nn.Linear(3, 3)), "Dropout.*TrainableModule"),
         (lambda: nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 3).requires_grad_(False)), "not a trained dense layer"),
         (lambda: nn.Sequential(nn.Linear(5, 3).requires_grad_(False)), "nothing to train"),
         (lambda: nn.Sequential(nn.Linear(5, 3).double()), "float32"),
@@ -188,11 +196,6 @@ def test_batches_beyond_one_piece_are_whole(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_other_networks_are_sent_to_the_engine(network: Callable[[], nn.Module], said: str) -> None:
+    records = ArrayRecords(*_rows(4, 5, 3, 0))
     with pytest.raises(ValueError, match=said):
-        DenseTrainee(network, softmax_slope, *_rows(4, 5, 3, 0))  # type: ignore[arg-type]
-
-
-def test_rows_without_targets_are_refused() -> None:
-    x, y = _rows(4, 5, 3, 0)
-    with pytest.raises(ValueError, match="one row for each record, not 4 and 3"):
-        DenseTrainee(lambda: models.dense(5, 3), softmax_slope, x, y[:3])
+        DenseNetwork(network, softmax_slope).choose(records, None, 2)  # type: ignore[arg-type]

@@ -1,8 +1,7 @@
 """The loop: noise of the planned size on the sum, division by the expected batch size, count and gradient one event."""
 
-import inspect
-import pickle
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,16 +9,15 @@ import torch
 from scipy import stats
 from torch import nn
 
+from sordino.data import ArrayRecords
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.runs import Diverged
 from sordino.training.dpsgd import ClippedSum, Training, check_finite, noisy_mean, release, train_steps
-from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier
-from sordino.training.module import ModuleTrainee
+from sordino.training.modules import TrainableModule
 from sordino.training.optimisers import SGD
-from sordino.training.plan import Plan
-from sordino.training.quantile_clip import QuantileClip
+from sordino.training.plan import Plan, QuantileClip
 
 STREAMS = Streams(bytes(range(16)))
 PLAN = Plan(PoissonSampler(200, 20), l2_clip=0.5, noise_multiplier=3.0, steps=50)
@@ -29,9 +27,17 @@ def noise(step: int) -> np.random.Generator:
     return STREAMS.generator(Stream.NOISE, step)
 
 
-def linear() -> LinearClassifier:
+def _records() -> ArrayRecords:
     generator = np.random.default_rng(0)
-    model = LinearClassifier(generator.normal(size=(200, 4)).astype(np.float32), generator.integers(0, 3, 200), 3)
+    return ArrayRecords(generator.normal(size=(200, 4)).astype(np.float32), generator.integers(0, 3, 200))
+
+
+RECORDS = _records()
+EXACT = replace(PLAN, exact=True)
+
+
+def linear() -> LinearClassifier:
+    model = LinearClassifier(4, 3)
     model.initialise(STREAMS)
     return model
 
@@ -76,9 +82,9 @@ def test_the_sum_is_divided_by_the_expected_batch_whatever_was_drawn() -> None:
 
 def test_steps_use_their_own_draw_and_noise() -> None:
     model, again = linear(), linear()
-    training = Training(PLAN, model, SGD(0.5, momentum=0.9))
+    training = Training(PLAN, model, RECORDS, SGD(0.5, momentum=0.9))
     train_steps(training, training.start(), STREAMS, 1)
-    sums = again.clipped_sum(PLAN.sampler.draw(STREAMS, 0), PLAN.l2_clip).sums
+    sums = again.clipped_sum(RECORDS, PLAN.sampler.draw(STREAMS, 0), PLAN.l2_clip).sums
     # Noise comes in the order of the parameters' names: bias before weight.
     normal = noise(0)
     normal.normal(0.0, 1.5, 3)
@@ -100,11 +106,11 @@ def test_the_noise_of_the_count_has_half_its_multiplier_and_is_nobody_elses() ->
 
 def test_the_clip_finds_the_quantile_of_the_norms() -> None:
     plan = replace(PLAN, steps=150, noise_multiplier=1e-3, quantile_clip=QuantileClip(2.0, 0.7, 0.2))
-    training = Training(plan, linear(), SGD(1e-9))
-    standing = training.start()
-    train_steps(training, standing, STREAMS, 150)
-    norms = training.trainee.clipped_sum(np.arange(200), 1.0, noise(0)).norms
-    assert np.mean(norms.numpy() <= standing.l2_clip) == pytest.approx(0.7, abs=0.15)
+    training = Training(plan, linear(), RECORDS, SGD(1e-9))
+    state = training.start()
+    train_steps(training, state, STREAMS, 150)
+    norms = training.model.clipped_sum(RECORDS, np.arange(200), 1.0, noise(0)).norms
+    assert np.mean(norms.numpy() <= state.l2_clip) == pytest.approx(0.7, abs=0.15)
 
 
 def test_steps_take_the_clip_from_where_the_run_stands() -> None:
@@ -112,18 +118,18 @@ def test_steps_take_the_clip_from_where_the_run_stands() -> None:
     clips = []
 
     class Watching(LinearClassifier):
-        def clipped_sum(self, indices: np.ndarray, l2_clip: float, augmentation: object = None) -> ClippedSum:
+        def clipped_sum(self, records: Any, indices: Any, l2_clip: float, augmentation: Any = None) -> ClippedSum:
             clips.append(l2_clip)
-            return super().clipped_sum(indices, l2_clip)
+            return super().clipped_sum(records, indices, l2_clip)
 
-    model = Watching(*linear().data(), 3)
+    model = Watching(4, 3)
     model.initialise(STREAMS)
-    training = Training(plan, model, SGD(0.1))
-    standing = training.start()
-    train_steps(training, standing, STREAMS, 10)
+    training = Training(plan, model, RECORDS, SGD(0.1))
+    state = training.start()
+    train_steps(training, state, STREAMS, 10)
     assert clips[0] == 0.5
     assert len(set(clips)) == 10
-    assert standing.l2_clip not in clips
+    assert state.l2_clip not in clips
 
 
 def test_divergence_is_said_in_one_line() -> None:
@@ -135,19 +141,10 @@ def test_an_error_in_a_sum_is_an_error_whatever_its_kind(monkeypatch: pytest.Mon
     def ended(*arguments: object) -> ClippedSum:
         raise StopIteration
 
-    training = Training(PLAN, linear(), SGD(0.5))
-    monkeypatch.setattr(training.trainee, "clipped_sum", ended)
+    training = Training(PLAN, linear(), RECORDS, SGD(0.5))
+    monkeypatch.setattr(training.model, "clipped_sum", ended)
     with pytest.raises(StopIteration):
         train_steps(training, training.start(), STREAMS, 2)
-
-
-def test_trainings_at_once_are_functions_like_others() -> None:
-    for function, name in ((fit, "fit"), (train_steps, "train_steps")):
-        assert (function.__name__, pickle.loads(pickle.dumps(function))) == (name, function)
-    assert inspect.signature(fit).return_annotation is int
-
-
-EXACT = replace(PLAN, exact=True)
 
 
 def test_exact_noise_is_the_plans_and_its_sums_lie_on_a_public_grid() -> None:
@@ -177,13 +174,14 @@ def test_one_example_moves_exact_sums_by_no_more_than_the_plan_counts() -> None:
         return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(196, 3)).double()
 
     loss = nn.CrossEntropyLoss(reduction="none")
-    trainee = ModuleTrainee(build, loss, images, labels, physical_batch=16)
+    records = ArrayRecords(images, labels)
+    trainee = TrainableModule(build, loss, physical_batch=16)
     trainee.initialise(STREAMS)
-    trainee.choose(None, 20)
+    trainee.choose(records, None, 20)
     plan = Plan(PoissonSampler(40, 20), 0.05, 1.0, 1, exact=True)
 
     def units(rows: np.ndarray) -> np.ndarray:
-        sums = trainee.clipped_sum(rows, plan.l2_clip, noise(0)).sums
+        sums = trainee.clipped_sum(records, rows, plan.l2_clip, noise(0)).sums
         flat = torch.cat([sums[name].flatten() for name in sorted(sums)])
         assert flat.dtype == torch.float64
         return (flat / plan.l2_clip / plan.unit).round().numpy().astype(np.int64)

@@ -15,14 +15,15 @@ from torch import nn
 
 from sordino.budget import BudgetExceeded, Ledger, LedgerError
 from sordino.budget.events import UnsupportedEvent
+from sordino.data import ArrayRecords
 from sordino.data.samplers import FixedSizeSampler, PoissonSampler, ShuffledSampler
 from sordino.mechanisms.streams import StreamsError
 from sordino.runs import Key, Run, RunError, environment, key
 from sordino.training import dpsgd
-from sordino.training.canaries import Canaries, WithCanaries
-from sordino.training.fitting import fit
+from sordino.training import fit as fit_model
+from sordino.training.canaries import Canaries, CanaryRecords, WithCanaries
 from sordino.training.linear import LinearClassifier
-from sordino.training.module import ModuleTrainee
+from sordino.training.modules import TrainableModule
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
 
@@ -37,9 +38,9 @@ class Killed(Exception):  # noqa: N818
 class Fragile(LinearClassifier):
     """Dies when it is asked for its k-th sum."""
 
-    def __init__(self, *data: Any, dies_at: int = -1) -> None:
-        super().__init__(*data)
-        self.left = dies_at
+    def __init__(self, x: Any, y: Any, classes: int, dies_at: int = -1) -> None:
+        super().__init__(x.shape[1], classes)
+        self.records, self.left = ArrayRecords(x, y), dies_at
 
     def clipped_sum(self, *arguments: Any) -> dpsgd.ClippedSum:
         if self.left == 0:
@@ -54,12 +55,17 @@ def model(dies_at: int = -1, shift: float = 0.0) -> Fragile:
     return Fragile(vectors, generator.integers(0, 3, 120), 3, dies_at=dies_at)
 
 
+def fit(run: Run | None, plan: Plan, model: Any, optimiser: Any, ledger: Ledger, **options: Any) -> int:
+    fitted = fit_model(plan, model, model.records, optimiser=optimiser, ledger=ledger, run=run, **options)
+    return fitted.steps
+
+
 def open_ledger(run: Run, plan: Plan = PLAN) -> Ledger:
     return Ledger(50.0, 1e-5, path=run.ledger, planned=[(plan.event, "training", "train")])
 
 
-def train(run: Run, trainee: Fragile, plan: Plan = PLAN, seed: int | None = 1, block: int = 7) -> int:
-    return fit(run, plan, trainee, OPTIMISER, open_ledger(run, plan), seed=seed, checkpoint_every=block)
+def train(run: Run, trained_model: Fragile, plan: Plan = PLAN, seed: int | None = 1, block: int = 7) -> int:
+    return fit(run, plan, trained_model, OPTIMISER, open_ledger(run, plan), seed=seed, checkpoint_every=block)
 
 
 def ledger_content(run: Run) -> list[dict[str, Any]]:
@@ -67,9 +73,9 @@ def ledger_content(run: Run) -> list[dict[str, Any]]:
 
 
 def uninterrupted(tmp_path: Path) -> tuple[Run, Fragile]:
-    run, trainee = Run.create(tmp_path / "whole", "test"), model()
-    assert train(run, trainee) == 60
-    return run, trainee
+    run, trained_model = Run.create(tmp_path / "whole", "test"), model()
+    assert train(run, trained_model) == 60
+    return run, trained_model
 
 
 def test_any_number_of_interruptions_end_in_the_same_weights_and_ledger(tmp_path: Path) -> None:
@@ -106,7 +112,7 @@ def test_steps_are_charged_before_they_are_drawn(tmp_path: Path) -> None:
             seen.append((len(seen) + 1, Ledger.open(run.ledger).entries[0].count))
             return super().clipped_sum(*arguments)
 
-    data = model().data()
+    data = model().records.arrays
     train(run, Watching(*data, 3))
     assert len(seen) == 60
     assert all(drawn <= charged for drawn, charged in seen)
@@ -126,9 +132,9 @@ def test_another_plan_other_data_or_another_seed_is_refused(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="other terms"):
         train(run, model(), replace(PLAN, noise_multiplier=1.9))
     with pytest.raises(RunError, match="another plan, optimiser, model"):
-        train(run, Fragile(*model().data(), 4))
+        train(run, Fragile(*model().records.arrays, 4))
     with pytest.raises(RunError, match="n=120"):
-        train(run, Fragile(*(array[:100] for array in model().data()), 3))
+        train(run, Fragile(*(array[:100] for array in model().records.arrays), 3))
     assert (run.ledger.read_bytes(), run.checkpoint.read_bytes()) == before
     assert train(run, model()) == 60
 
@@ -328,12 +334,12 @@ def test_shuffled_batches_stay_in_their_environment(tmp_path: Path, monkeypatch:
 
 def test_a_model_that_was_interrupted_may_be_passed_again(tmp_path: Path) -> None:
     _, whole = uninterrupted(tmp_path)
-    run, trainee = Run.create(tmp_path / "run", "test"), model(dies_at=3)
+    run, trained_model = Run.create(tmp_path / "run", "test"), model(dies_at=3)
     with pytest.raises(Killed):
-        train(run, trainee)
-    trainee.left = -1
-    train(run, trainee)
-    assert torch.equal(trainee.parameters["weight"], whole.parameters["weight"])
+        train(run, trained_model)
+    trained_model.left = -1
+    train(run, trained_model)
+    assert torch.equal(trained_model.parameters["weight"], whole.parameters["weight"])
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -476,14 +482,14 @@ def test_a_run_that_the_ledger_refuses_leaves_its_folder_to_a_cheaper_one(tmp_pa
     assert fit(run, replace(PLAN, noise_multiplier=50.0), model(), OPTIMISER, ledger) == 60
 
 
-class Diverging(LinearClassifier):
-    """Has weights that are not finite after its k-th sum."""
+class Diverging(Fragile):
+    """Has weights that are not finite after its eleventh sum."""
 
-    left = 11
+    sums = 0
 
     def clipped_sum(self, *arguments: Any) -> dpsgd.ClippedSum:
-        self.left -= 1
-        if self.left == 0:
+        self.sums += 1
+        if self.sums == 11:
             self.load({name: value / 0 for name, value in self.weights().items()})
         return super().clipped_sum(*arguments)
 
@@ -492,7 +498,7 @@ def test_a_training_that_diverges_leaves_no_key_and_says_the_same_again(tmp_path
     run = Run.at(tmp_path / "run")
     for _ in range(2):
         with pytest.raises(dpsgd.Diverged, match="lower the learning rate"):
-            fit(run, PLAN, Diverging(*model().data(), 3), OPTIMISER, open_ledger(run), checkpoint_every=7)
+            fit(run, PLAN, Diverging(*model().records.arrays, 3), OPTIMISER, open_ledger(run), checkpoint_every=7)
         assert run.checkpoint.exists()  # of the block before, and paid for
         assert not Key.read(run)
     assert [entry.count for entry in Ledger.open(run.ledger).entries] == [14]
@@ -530,20 +536,25 @@ def test_an_exact_plan_refuses_single_precision_before_it_charges_and_resumes_in
     ledger = open_ledger(run, plan)
     with pytest.raises(ValueError, match="an exact plan needs sums in double precision, and weight is not"):
         fit(run, plan, model(), OPTIMISER, ledger)
-    vectors, labels = model().data()
+    vectors, labels = model().records.arrays
 
     def in_single(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(output.float(), target, reduction="none")
 
-    trainee = ModuleTrainee(lambda: nn.Linear(vectors.shape[1], 3).double(), in_single, vectors.astype(float), labels)
-    for narrow in (trainee, WithCanaries(trainee, Canaries(4, "00" * 16))):
-        for_it = replace(plan, sampler=replace(plan.sampler, n=len(narrow.data()[0])))  # type: ignore[type-var]
+    plain: Any = TrainableModule(lambda: nn.Linear(vectors.shape[1], 3).double(), in_single)
+    plain.records = ArrayRecords(vectors.astype(float), labels)
+    watched: Any = WithCanaries(plain, Canaries(4, "00" * 16))
+    watched.records = CanaryRecords(plain.records, Canaries(4, "00" * 16))
+    for narrow in (plain, watched):
+        for_it = replace(plan, sampler=replace(plan.sampler, n=len(narrow.records)))  # type: ignore[type-var]
         with pytest.raises(ValueError, match="in the model or its loss `float` gives float32"):
             fit(run, for_it, narrow, OPTIMISER, ledger)
     assert ledger.entries == ()
 
-    def double() -> LinearClassifier:
-        return LinearClassifier(vectors, labels, 3, double=True)
+    def double() -> Any:
+        twin: Any = LinearClassifier(vectors.shape[1], 3, double=True)
+        twin.records = ArrayRecords(vectors, labels)
+        return twin
 
     whole, first, second = (double() for _ in range(3))
     fit(run, plan, whole, OPTIMISER, ledger, seed=2)

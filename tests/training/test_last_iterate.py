@@ -18,14 +18,13 @@ from torch.nn import functional
 from sordino.budget import BudgetExceeded, Gaussian, Iteration, Ledger, UnsupportedEvent, cost, rdp
 from sordino.mechanisms.streams import Streams
 from sordino.runs import Key, Run, RunError, environment, key
-from sordino.training import last_iterate
+from sordino.training import LinearClassifier, fit, last_iterate
 from sordino.training.last_iterate import (
     LastIteratePlan,
     clipped_inputs,
-    fit_last_iterate,
     gradient_sum,
     largest_learning_rate,
-    train_steps,
+    train_iterate,
 )
 from sordino.training.linear import linear_scores
 
@@ -46,7 +45,8 @@ def data(n: int = 123, shift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
 def train(run: Run, plan: LastIteratePlan = PLAN, **options: Any) -> dict[str, Tensor]:
     vectors, labels = options.pop("data", data())
     ledger = options.pop("ledger", None) or Ledger(50.0, 1e-5, path=run.ledger)
-    return fit_last_iterate(run, plan, vectors, labels, 3, ledger, **({"seed": 1} | options))
+    model = LinearClassifier(vectors.shape[1], 3)
+    return fit(plan, model, (vectors, labels), ledger=ledger, run=run, **({"seed": 1} | options)).weights
 
 
 def killed_at(step: int) -> Any:
@@ -164,7 +164,7 @@ def test_the_noise_has_the_plans_scale_and_every_step_its_own() -> None:
     draws = []
     for step in range(plan.steps):
         iterate = torch.zeros(20, 1000, dtype=torch.float64)
-        train_steps(plan, inputs, labels, iterate, streams, range(step, step + 1))
+        train_iterate(plan, inputs, labels, iterate, streams, range(step, step + 1))
         draws.append(iterate.flatten())
     noise = torch.stack(draws)
     deviation = 0.5 / 2 * 3.0 * math.sqrt(2 * (2.0**2 + 1))
@@ -177,7 +177,7 @@ def test_steps_go_through_the_records_in_their_order_and_leave_the_rest_alone(mo
     plan, seen = replace(PLAN, n=11, batch=3, epochs=2), []
     inputs, labels = torch.arange(11.0)[:, None], torch.zeros(11, dtype=torch.int64)
     monkeypatch.setattr(last_iterate, "gradient_sum", lambda w, x, y: seen.append(x.flatten().tolist()) or w)
-    train_steps(plan, inputs, labels, torch.zeros(2, 1, dtype=torch.float64), Streams(bytes(16)), range(plan.steps))
+    train_iterate(plan, inputs, labels, torch.zeros(2, 1, dtype=torch.float64), Streams(bytes(16)), range(plan.steps))
     assert seen == [[0, 1, 2], [3, 4, 5], [6, 7, 8]] * 2
 
 
@@ -487,6 +487,7 @@ def test_the_last_iterate_learns(tmp_path: Path) -> None:
         n=3000, batch=100, epochs=10, data_clip=3.0, learning_rate=0.2, target_epsilon=2.0, target_delta=1e-5
     )
     ledger = Ledger(2.0, 1e-5)
-    weights = fit_last_iterate(Run.at(tmp_path / "run"), plan, vectors, labels, 3, ledger, seed=3)
+    model = LinearClassifier(vectors.shape[1], 3)
+    weights = fit(plan, model, (vectors, labels), ledger=ledger, run=tmp_path / "run", seed=3).weights
     assert (linear_scores(weights, torch.from_numpy(vectors)).argmax(dim=1).numpy() == labels).mean() > 0.9
     assert ledger.epsilon() <= 2.0

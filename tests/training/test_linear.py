@@ -7,14 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from sordino.data import ArrayRecords
 from sordino.mechanisms.streams import Streams
 from sordino.training.linear import LinearClassifier
 
 
-def classifier(n: int, width: int, classes: int, seed: int, scale: float = 1.0) -> LinearClassifier:
+class Known(LinearClassifier):
+    """With the records that it is tried on."""
+
+    records: ArrayRecords
+
+
+def classifier(n: int, width: int, classes: int, seed: int, scale: float = 1.0) -> Known:
     generator = np.random.default_rng(seed)
     vectors = (scale * generator.normal(size=(n, width))).astype(np.float32)
-    model = LinearClassifier(vectors, generator.integers(0, classes, n), classes)
+    records = ArrayRecords(vectors, generator.integers(0, classes, n))
+    model = Known(width, classes)
+    model.records = records
     model.parameters = {
         "weight": torch.from_numpy(generator.normal(size=(classes, width)).astype(np.float32)),
         "bias": torch.from_numpy(generator.normal(size=classes).astype(np.float32)),
@@ -22,9 +31,9 @@ def classifier(n: int, width: int, classes: int, seed: int, scale: float = 1.0) 
     return model
 
 
-def naive(model: LinearClassifier, indices: np.ndarray, clip: float) -> tuple[torch.Tensor, torch.Tensor]:
+def naive(model: Known, indices: np.ndarray, clip: float) -> tuple[torch.Tensor, torch.Tensor]:
     """A loop over examples with autograd, in double precision."""
-    vectors, labels = (torch.from_numpy(array) for array in model.data())
+    vectors, labels = (torch.from_numpy(array) for array in model.records.arrays)
     weight, bias = model.parameters["weight"].double(), model.parameters["bias"].double()
     total = [torch.zeros_like(weight), torch.zeros_like(bias)]
     for index in indices:
@@ -44,7 +53,7 @@ def naive(model: LinearClassifier, indices: np.ndarray, clip: float) -> tuple[to
 def test_sums_equal_a_naive_loop(n: int, width: int, classes: int, seed: int, clip: float) -> None:
     model = classifier(n, width, classes, seed)
     indices = np.flatnonzero(np.random.default_rng(seed).random(n) < 0.7)
-    sums = model.clipped_sum(indices, clip).sums
+    sums = model.clipped_sum(model.records, indices, clip).sums
     weight, bias = naive(model, indices, clip)
     np.testing.assert_allclose(sums["weight"], weight, rtol=1e-5, atol=1e-5 * min(clip, 1))
     np.testing.assert_allclose(sums["bias"], bias, rtol=1e-5, atol=1e-5 * min(clip, 1))
@@ -54,8 +63,8 @@ def test_sums_equal_a_naive_loop(n: int, width: int, classes: int, seed: int, cl
 @given(st.integers(0, 999), st.sampled_from([1e-3, 1.0, 1e4, 1e20, 1e37]), st.sampled_from([1e-7, 0.01, 1.0]))
 def test_one_example_moves_the_sum_by_at_most_the_clip(seed: int, scale: float, clip: float) -> None:
     model = classifier(8, 5, 3, seed, scale)
-    everyone, others = model.clipped_sum(np.arange(8), clip).sums, model.clipped_sum(np.arange(1, 8), clip).sums
-    alone = model.clipped_sum(np.array([0]), clip).sums
+    everyone, others = (model.clipped_sum(model.records, np.arange(first, 8), clip).sums for first in (0, 1))
+    alone = model.clipped_sum(model.records, np.array([0]), clip).sums
     for one in (alone, {name: everyone[name].double() - others[name].double() for name in alone}):
         assert torch.sqrt(sum(value.double().square().sum() for value in one.values())) <= clip * (1 + 1e-4)
 
@@ -69,26 +78,29 @@ def test_a_large_input_with_tiny_residuals_is_clipped_too(exponent: int) -> None
         weight[1:] = 0
         huge, third = 2.0**exponent, 58 / float(weight[0, 2])
         row = [[float(weight[0, 1]) * huge, -float(weight[0, 0]) * huge, third]]
-        adversary = LinearClassifier(np.array(row, np.float32), np.zeros(1, np.int64), 3)
+        records = ArrayRecords(np.array(row, np.float32), np.zeros(1, np.int64))
+        adversary = LinearClassifier(len(row[0]), 3)
         adversary.parameters = model.parameters | {"bias": torch.zeros(3)}
-        one = adversary.clipped_sum(np.array([0]), 0.1).sums
+        one = adversary.clipped_sum(records, np.array([0]), 0.1).sums
         assert torch.sqrt(sum(value.double().square().sum() for value in one.values())) <= 0.1 * (1 + 1e-5)
 
 
 def test_an_example_that_is_not_finite_contributes_zero() -> None:
     model = classifier(6, 4, 3, seed=1)
-    vectors, labels = (array.copy() for array in model.data())
+    vectors, labels = (array.copy() for array in model.records.arrays)
     vectors[2, 1], vectors[4, 0] = np.nan, np.inf
-    damaged = LinearClassifier(vectors, labels, 3)
+    records = ArrayRecords(vectors, labels)
+    damaged = LinearClassifier(vectors.shape[1], 3)
     damaged.parameters = model.parameters
-    sums = damaged.clipped_sum(np.arange(6), 0.5).sums
-    expected = model.clipped_sum(np.array([0, 1, 3, 5]), 0.5).sums
+    sums = damaged.clipped_sum(records, np.arange(6), 0.5).sums
+    expected = model.clipped_sum(model.records, np.array([0, 1, 3, 5]), 0.5).sums
     for name, value in sums.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
 
 
 def test_an_empty_batch_gives_zeros() -> None:
-    sums = classifier(6, 4, 3, seed=1).clipped_sum(np.zeros(0, np.int64), 1.0).sums
+    model = classifier(6, 4, 3, seed=1)
+    sums = model.clipped_sum(model.records, np.zeros(0, np.int64), 1.0).sums
     assert all(not value.any() for value in sums.values())
     assert sums["weight"].shape == (3, 4)
 
@@ -96,10 +108,11 @@ def test_an_empty_batch_gives_zeros() -> None:
 @pytest.mark.parametrize("label", [-1, 3, 0.5, np.nan])
 def test_labels_outside_the_classes_are_refused_by_row(label: float) -> None:
     labels = np.array([0, 1, label, 2])
+    records = ArrayRecords(np.zeros((4, 2), np.float32), labels)
     with pytest.raises(ValueError, match="row 3"):
-        LinearClassifier(np.zeros((4, 2), np.float32), labels, 3)
+        LinearClassifier(2, 3).prepared(records)
     with pytest.raises(ValueError, match="n labels"):
-        LinearClassifier(np.zeros((5, 2), np.float32), labels, 3)
+        LinearClassifier(2, 3).prepared(ArrayRecords(np.zeros((4, 2), np.float32), labels[:, None]))
 
 
 def test_it_starts_at_zero() -> None:
@@ -112,6 +125,6 @@ def test_it_starts_at_zero() -> None:
 @pytest.mark.parametrize("clip", [0.1, 1.0])
 def test_norms_that_reach_the_clip_are_scaled_to_it(clip: float) -> None:
     model = classifier(1, 4, 3, seed=2, scale=100)
-    one = model.clipped_sum(np.array([0]), clip).sums
+    one = model.clipped_sum(model.records, np.array([0]), clip).sums
     norm = torch.sqrt(sum(value.square().sum() for value in one.values()))
     assert norm.item() == pytest.approx(clip, rel=1e-5) or norm.item() < clip

@@ -6,7 +6,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sordino.training.mixing import MixingTrainee
+from sordino.data import ArrayRecords
+from sordino.training.dpsgd import ClippedSum
+from sordino.training.modules import MixingModule
 
 GENERATOR = np.random.default_rng(3)
 IMAGES, LABELS = GENERATOR.normal(size=(20, 1, 6, 6)).astype(np.float32), GENERATOR.integers(0, 3, 20)
@@ -31,15 +33,16 @@ class BesidePublic(nn.Module):
         return self.net(torch.cat((x, self.public)))[: len(x)]  # type: ignore[no-any-return]
 
 
-def trainee(images: np.ndarray = IMAGES) -> MixingTrainee:
-    return MixingTrainee(BesidePublic, LOSS, images, LABELS)
+def summed(rows: np.ndarray, clip: float, images: np.ndarray = IMAGES) -> ClippedSum:
+    model = MixingModule(BesidePublic, LOSS)
+    return model.clipped_sum(ArrayRecords(images, LABELS), rows, clip, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("clip", [0.05, 0.5, 1e6])
 def test_sums_are_those_of_one_backward_pass_an_example(clip: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sordino.training.mixing._GRADIENTS_AT_ONCE", 1000)  # several pieces
-    made, rows = trainee(), np.array([1, 4, 5, 9, 17])
-    found = made.clipped_sum(rows, clip, np.random.default_rng(0))
+    monkeypatch.setattr("sordino.training.modules._GRADIENTS_AT_ONCE", 1000)  # several pieces
+    made, rows = MixingModule(BesidePublic, LOSS), np.array([1, 4, 5, 9, 17])
+    found = summed(rows, clip)
     sums = {name: torch.zeros_like(value) for name, value in made.parameters.items()}
     for place in range(len(rows)):
         losses = functional.cross_entropy(
@@ -57,24 +60,21 @@ def test_sums_are_those_of_one_backward_pass_an_example(clip: float, monkeypatch
 def test_one_example_moves_the_sum_by_more_than_a_clip() -> None:
     """Why it has no price: with or without one example, in a batch of its like."""
     rows, clip = np.arange(20), 0.01
-    moved = trainee().clipped_sum(rows, clip, np.random.default_rng(0)).sums
+    moved = summed(rows, clip).sums
     outlier = IMAGES.copy()
     outlier[0] = 1e3 * IMAGES[0]
-    other = trainee(outlier).clipped_sum(rows, clip, np.random.default_rng(0)).sums
+    other = summed(rows, clip, outlier).sums
     assert torch.sqrt(sum((moved[name] - other[name]).square().sum() for name in moved)) > 3 * clip
 
 
 def test_an_empty_batch_adds_nothing_and_so_does_what_is_not_finite() -> None:
-    assert all(
-        not bool(value.any())
-        for value in trainee().clipped_sum(np.arange(0), 1.0, np.random.default_rng(0)).sums.values()
-    )
+    assert all(not bool(value.any()) for value in summed(np.arange(0), 1.0).sums.values())
     broken = IMAGES.copy()
     broken[0] = np.nan
-    found = trainee(broken).clipped_sum(np.arange(20), 1.0, np.random.default_rng(0))
+    found = summed(np.arange(20), 1.0, broken)
     assert all(not bool(value.any()) for value in found.sums.values())  # it has spoilt everybody's
 
 
 def test_running_statistics_are_refused() -> None:
     with pytest.raises(ValueError, match="layer 1 keeps running statistics"):
-        MixingTrainee(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, 3)), LOSS, IMAGES, LABELS)
+        MixingModule(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, 3)), LOSS)

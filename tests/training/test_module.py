@@ -12,17 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from sordino.budget import Ledger
+from sordino.data import ArrayRecords
 from sordino.data.samplers import PoissonSampler
 from sordino.gradients import Automatic, ClippedGradients, ExamplesMixError, PerLayer
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.runs import Key, Run, RunError
-from sordino.training.averaging import Averaging
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.fitting import fit
-from sordino.training.module import ModuleTrainee
-from sordino.training.optimisers import Adam
-from sordino.training.plan import Plan
-from sordino.training.quantile_clip import QuantileClip
+from sordino.training.modules import TrainableModule
+from sordino.training.optimisers import Adam, Averaging
+from sordino.training.plan import Plan, QuantileClip
 from sordino.training.schedules import WarmupCosine
 
 PLAN = Plan(PoissonSampler(60, 9), l2_clip=0.5, noise_multiplier=2.0, steps=24, quantile_clip=QuantileClip(3.0))
@@ -31,13 +30,14 @@ LOSS = nn.CrossEntropyLoss(reduction="none")
 GENERATOR = np.random.default_rng(0)
 IMAGES = GENERATOR.normal(size=(60, 1, 8, 8)).astype(np.float32)
 LABELS = GENERATOR.integers(0, 3, 60)
+RECORDS = ArrayRecords(IMAGES, LABELS)
 
 
 class Killed(Exception):  # noqa: N818
     """Stands for a process that ends at once."""
 
 
-class Fragile(ModuleTrainee):
+class Fragile(TrainableModule):
     """Dies when it is asked for its k-th sum."""
 
     left = -1
@@ -62,14 +62,15 @@ def flips(rows: Tensor, generator: np.random.Generator) -> Tensor:
 
 
 def model(dies_at: int = -1, **changes: Any) -> Fragile:
-    trainee = Fragile(cnn, LOSS, IMAGES, LABELS, **{"augment": flips, "views": 2, "physical_batch": 4} | changes)
+    trainee = Fragile(cnn, LOSS, **{"augment": flips, "views": 2, "physical_batch": 4} | changes)
     trainee.left = dies_at
     return trainee
 
 
-def train(run: Run, trainee: Fragile, plan: Plan = PLAN, seed: int | None = 1) -> int:
+def train(run: Run, trainee: Fragile, plan: Plan = PLAN, seed: int | None = 1, records: ArrayRecords = RECORDS) -> int:
     ledger = Ledger(500.0, 1e-5, path=run.ledger, planned=[(plan.event, "training", "train")])
-    return fit(run, plan, trainee, OPTIMISER, ledger, averaging=Averaging(0.9), seed=seed, checkpoint_every=5)
+    options: Any = {"averaging": Averaging(0.9), "seed": seed, "checkpoint_every": 5}
+    return fit(plan, trainee, records, optimiser=OPTIMISER, ledger=ledger, run=run, **options).steps
 
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
@@ -172,11 +173,12 @@ def test_other_models_losses_penalties_and_data_are_refused(tmp_path: Path) -> N
         with pytest.raises(RunError, match="another plan, optimiser, model"):
             train(run, model(**changes))
     with pytest.raises(RunError, match="another plan, optimiser, model"):
-        train(run, Fragile(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), LOSS, IMAGES, LABELS))
+        train(run, Fragile(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), LOSS))
     with pytest.raises(RunError, match="other data"):
-        train(run, Fragile(cnn, LOSS, IMAGES + 1, LABELS, augment=flips, views=2, physical_batch=4))
+        train(run, model(), records=ArrayRecords(IMAGES + 1, LABELS))
     with pytest.raises(RunError, match="another plan"):
-        fit(run, PLAN, model(), OPTIMISER, Ledger.open(run.ledger), seed=1)  # without averaging
+        # without averaging
+        fit(PLAN, model(), RECORDS, optimiser=OPTIMISER, ledger=Ledger.open(run.ledger), run=run, seed=1)
 
 
 def test_initial_weights_come_from_the_runs_key_frozen_ones_too() -> None:
@@ -195,17 +197,18 @@ def test_initial_weights_come_from_the_runs_key_frozen_ones_too() -> None:
 
 
 def test_sums_are_the_engines_in_pieces_and_empty_batches_are_zero() -> None:
-    trainee = ModuleTrainee(lambda: nn.Linear(5, 3), LOSS, IMAGES.reshape(60, -1)[:, :5], LABELS, physical_batch=2)
-    trainee.choose(None, 60)
+    records = ArrayRecords(IMAGES.reshape(60, -1)[:, :5], LABELS)
+    trainee = TrainableModule(lambda: nn.Linear(5, 3), LOSS, physical_batch=2)
+    trainee.choose(records, None, 60)
     generator = Streams(bytes(16)).generator(Stream.AUGMENTATION)
-    found = trainee.clipped_sum(np.arange(60), 0.3, generator)  # four pieces of 16 rows
+    found = trainee.clipped_sum(records, np.arange(60), 0.3, generator)  # four pieces of 16 rows
     whole = ClippedGradients(trainee.model, LOSS, 0.3)(
         torch.from_numpy(IMAGES.reshape(60, -1)[:, :5]), torch.from_numpy(LABELS)
     )
     for name, value in whole.sums.items():
         torch.testing.assert_close(found.sums[name], value)
     torch.testing.assert_close(found.norms, whole.norms)
-    empty = trainee.clipped_sum(np.zeros(0, np.int64), 0.3, generator)
+    empty = trainee.clipped_sum(records, np.zeros(0, np.int64), 0.3, generator)
     assert len(empty.norms) == 0
     assert {name: value.shape for name, value in empty.sums.items()} == {"weight": (3, 5), "bias": (3,)}
     assert not any(value.any() for value in empty.sums.values())
@@ -213,11 +216,11 @@ def test_sums_are_the_engines_in_pieces_and_empty_batches_are_zero() -> None:
 
 def test_a_step_repeats_its_dropout_and_augmentation_and_the_next_has_its_own() -> None:
     trainee = model()
-    trainee.choose(None, 9)
+    trainee.choose(RECORDS, None, 9)
     streams = Streams(bytes(16))
 
     def sums(step: int) -> dict[str, Tensor]:
-        return trainee.clipped_sum(np.arange(20), 1.0, streams.generator(Stream.AUGMENTATION, step)).sums
+        return trainee.clipped_sum(RECORDS, np.arange(20), 1.0, streams.generator(Stream.AUGMENTATION, step)).sums
 
     first = sums(0)
     torch.rand(5)
@@ -240,10 +243,13 @@ def test_memory_mapped_arrays_tensors_and_several_inputs(tmp_path: Path) -> None
     extra = torch.linspace(0, 1, 60)
     found = []
     for images in (mapped, IMAGES, torch.from_numpy(IMAGES)):
-        trainee = ModuleTrainee(Two, LOSS, (images, extra), torch.from_numpy(LABELS), physical_batch=8)
-        trainee.choose(None, 9)
-        assert [len(array) for array in trainee.data()] == [60, 60, 60]
-        found.append(trainee.clipped_sum(np.arange(0, 60, 3), 1.0, Streams(bytes(16)).generator(Stream.AUGMENTATION)))
+        records = ArrayRecords((images, extra), torch.from_numpy(LABELS))
+        trainee = TrainableModule(Two, LOSS, physical_batch=8)
+        trainee.choose(records, None, 9)
+        assert [len(array) for array in records.arrays] == [60, 60, 60]
+        found.append(
+            trainee.clipped_sum(records, np.arange(0, 60, 3), 1.0, Streams(bytes(16)).generator(Stream.AUGMENTATION))
+        )
     assert same(found[0].sums, found[1].sums)
     assert same(found[0].sums, found[2].sums)
 
@@ -264,11 +270,12 @@ class Drawing(nn.Module):
 
 def test_a_step_is_repeated_whatever_a_model_draws_from() -> None:
     """The noise of a lost step comes again, so the sum under it must be the same."""
-    trainee = ModuleTrainee(Drawing, LOSS, IMAGES, LABELS, physical_batch=2)
-    trainee.choose(None, 9)
+    records = ArrayRecords(IMAGES, LABELS)
+    trainee = TrainableModule(Drawing, LOSS, physical_batch=2)
+    trainee.choose(records, None, 9)
     state, found = random.getstate(), []
     for indices in (np.arange(40), np.arange(40), np.arange(0), np.arange(3)):
-        found.append(trainee.clipped_sum(indices, 1.0, Streams(bytes(16)).generator(Stream.AUGMENTATION)))
+        found.append(trainee.clipped_sum(records, indices, 1.0, Streams(bytes(16)).generator(Stream.AUGMENTATION)))
     assert same(found[0].sums, found[1].sums)
     assert 0 < int((found[0].norms > 10 * found[0].norms.min()).sum()) < 40
     assert random.getstate() == state
@@ -277,18 +284,16 @@ def test_a_step_is_repeated_whatever_a_model_draws_from() -> None:
 
 def test_bad_input_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match="one row for each record"):
-        ModuleTrainee(cnn, LOSS, IMAGES, LABELS[:50])
+        ArrayRecords(IMAGES, LABELS[:50])
     with pytest.raises(ValueError, match="3 views need an `augment`"):
-        ModuleTrainee(cnn, LOSS, IMAGES, LABELS, views=3)
+        TrainableModule(cnn, LOSS, views=3)
     with pytest.raises(ValueError, match="no parameter to train"):
-        ModuleTrainee(nn.Flatten, LOSS, IMAGES, LABELS)
+        TrainableModule(nn.Flatten, LOSS)
     trainee = model(augment=lambda rows, generator: rows)
     with pytest.raises(ValueError, match=r"2 views of each of the 9 rows"):
-        trainee.choose(None, 9)
+        trainee.choose(RECORDS, None, 9)
     with pytest.raises(ValueError, match="another model"):
         trainee.load({"w": torch.zeros(1)})
-    mixing = ModuleTrainee(
-        lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3)), LOSS, IMAGES, LABELS
-    )
+    mixing = TrainableModule(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3)), LOSS)
     with pytest.raises(ExamplesMixError):
-        mixing.choose(None, 9)
+        mixing.choose(RECORDS, None, 9)

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import sordino
+from sordino.data import ArrayRecords
 from sordino.gradients import ExamplesMixError
-from sordino.training.module import ModuleTrainee
+from sordino.training.modules import TrainableModule
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 Data = tuple[Tensor | dict[str, Tensor], Tensor]
@@ -124,7 +125,8 @@ def by_make_private(model: nn.Module, x: Any, y: Tensor) -> None:
 
 
 def by_choose(model: nn.Module, x: Any, y: Tensor) -> None:
-    ModuleTrainee(lambda: model, LOSS, x, y).choose(None, 8)
+    records = ArrayRecords(x, y)
+    TrainableModule(lambda: model, LOSS).choose(records, None, 8)
 
 
 Try = Callable[[nn.Module, Any, Tensor], None]
@@ -200,12 +202,6 @@ def test_views_are_made_of_made_up_rows_too() -> None:
         assert not bool((rows == 77).all(1).any())
         return torch.stack([rows, -rows], 1)
 
-    trainee = ModuleTrainee(
-        lambda: nn.Linear(3, 2),
-        LOSS,
-        torch.full((20, 3), 77.0),
-        torch.zeros(20, dtype=torch.int64),
-        augment=both_ways,
-        views=2,
-    )
-    trainee.choose(None, 8)
+    records = ArrayRecords(torch.full((20, 3), 77.0), torch.zeros(20, dtype=torch.int64))
+    trainee = TrainableModule(lambda: nn.Linear(3, 2), LOSS, augment=both_ways, views=2)
+    trainee.choose(records, None, 8)

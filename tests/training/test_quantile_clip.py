@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from sordino.budget import PoissonGaussian, Repeated, cost
 from sordino.data.samplers import PoissonSampler, ShuffledSampler
-from sordino.training.plan import Plan
-from sordino.training.quantile_clip import SENSITIVITY, QuantileClip
+from sordino.training.plan import SENSITIVITY, Plan, QuantileClip
 
 CLIP = QuantileClip(10.0)
 norms = st.floats(min_value=0) | st.floats(0.5, 1.5) | st.just(math.nan)

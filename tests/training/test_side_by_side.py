@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from sordino import models
 from sordino.budget import Ledger
+from sordino.data import ArrayRecords
 from sordino.data.samplers import PoissonSampler
 from sordino.mechanisms.streams import Streams
 from sordino.runs import Diverged, Run
-from sordino.training.dense import Asked, DenseTrainee, sums_together
+from sordino.training.dense import Asked, DenseNetwork, side_by_side, sums_together
 from sordino.training.dense_sums import softmax_slope
 from sordino.training.dpsgd import Steps, Training, alone, steps_until
 from sordino.training.fitting import fitting
 from sordino.training.heads import cross_entropy
-from sordino.training.module import ModuleTrainee
+from sordino.training.modules import TrainableModule
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
-from sordino.training.side_by_side import side_by_side
 
 N, WIDTH, CLASSES = 60, 5, 3
 PLAN = Plan(PoissonSampler(N, 12), l2_clip=0.5, noise_multiplier=1.5, steps=9)
@@ -32,15 +32,18 @@ def _data(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return generator.normal(size=(N, WIDTH)).astype(np.float32), generator.integers(0, CLASSES, N)
 
 
+_RECORDS = ArrayRecords(*_data())
+
+
 def _build() -> torch.nn.Sequential:
     return models.dense(WIDTH, 7, 4, CLASSES)
 
 
-def _trainee(place: int, places: int, data: tuple[np.ndarray, np.ndarray] | None = None) -> DenseTrainee:
-    trainee = DenseTrainee(_build, softmax_slope, *(data or _data()), place=(place, places))
-    trainee.choose(None, PLAN.sampler.expected_batch_size)
-    trainee.initialise(Streams(bytes([place] * 16)))
-    return trainee
+def _network(place: int, places: int) -> DenseNetwork:
+    network = DenseNetwork(_build, softmax_slope, place=(place, places))
+    network.choose(_RECORDS, None, PLAN.sampler.expected_batch_size)
+    network.initialise(Streams(bytes([place] * 16)))
+    return network
 
 
 @settings(max_examples=25, deadline=None)
@@ -48,13 +51,13 @@ def _trainee(place: int, places: int, data: tuple[np.ndarray, np.ndarray] | None
 def test_sums_are_those_of_each_alone(sizes: list[int], seed: int, clip: float) -> None:
     generator = np.random.default_rng(seed)
     asked = [
-        Asked(_trainee(place, len(sizes) + 1), np.sort(generator.permutation(N)[:size]), clip * (1 + place))
+        Asked(_network(place, len(sizes) + 1), _RECORDS, np.sort(generator.permutation(N)[:size]), clip * (1 + place))
         for place, size in enumerate(sizes)  # one place stays empty
     ]
-    for (trainee, indices, l2_clip), found in zip(asked, sums_together(asked), strict=True):
-        single = DenseTrainee(_build, softmax_slope, *_data())
-        single.load(trainee.weights())
-        expected = single.clipped_sum(indices, l2_clip)
+    for (network, _, indices, l2_clip), found in zip(asked, sums_together(asked), strict=True):
+        single = DenseNetwork(_build, softmax_slope)
+        single.load(network.weights())
+        expected = single.clipped_sum(_RECORDS, indices, l2_clip)
         assert found.norms.shape == (len(indices),)
         np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-5)
         for name, value in found.sums.items():
@@ -64,12 +67,13 @@ def test_sums_are_those_of_each_alone(sizes: list[int], seed: int, clip: float) 
 def test_what_others_draw_or_hold_changes_no_bit() -> None:
     damaged, _ = _data()
     damaged[:] = np.nan
-    own, quiet, loud = _trainee(1, 3), _trainee(0, 3), _trainee(2, 3, (damaged, _data()[1]))
-    mine = Asked(own, np.arange(0, N, 4), 0.3)
+    own, quiet, loud = (_network(place, 3) for place in (1, 0, 2))
+    held = {quiet: _RECORDS, loud: ArrayRecords(damaged, _data()[1])}
+    mine = Asked(own, _RECORDS, np.arange(0, N, 4), 0.3)
     (expected,) = sums_together([mine])
     for others in ([quiet], [loud], [quiet, loud]):
         for count in (0, 3, N):
-            found = sums_together([mine, *(Asked(other, np.arange(count), 7.0) for other in others)])
+            found = sums_together([mine, *(Asked(other, held[other], np.arange(count), 7.0) for other in others)])
             assert all(torch.equal(value, expected.sums[name]) for name, value in found[0].sums.items())
             if loud in others:
                 assert all(not value.any() for value in found[-1].sums.values())
@@ -79,10 +83,10 @@ def test_what_others_draw_or_hold_changes_no_bit() -> None:
 @given(st.integers(0, 999), st.sampled_from([1e-3, 1.0, 1e10]))
 def test_one_example_moves_its_own_sums_by_at_most_the_clip_and_no_others(seed: int, scale: float) -> None:
     x, y = _data(seed)
-    own, other = _trainee(0, 2, (x * np.float32(scale), y)), _trainee(1, 2)
-    beside = Asked(other, np.arange(20), 1.0)
-    everyone, theirs = sums_together([Asked(own, np.arange(30), 0.4), beside])
-    fewer, same = sums_together([Asked(own, np.arange(1, 30), 0.4), beside])
+    own, other, records = _network(0, 2), _network(1, 2), ArrayRecords(x * np.float32(scale), y)
+    beside = Asked(other, _RECORDS, np.arange(20), 1.0)
+    everyone, theirs = sums_together([Asked(own, records, np.arange(30), 0.4), beside])
+    fewer, same = sums_together([Asked(own, records, np.arange(1, 30), 0.4), beside])
     assert all(sums.any() for sums in everyone.sums.values())
     moved = sum((everyone.sums[n].double() - fewer.sums[n].double()).square().sum() for n in everyone.sums)
     assert torch.sqrt(torch.as_tensor(moved)) <= 0.4 * (1 + 1e-4)
@@ -90,20 +94,29 @@ def test_one_example_moves_its_own_sums_by_at_most_the_clip_and_no_others(seed: 
 
 
 def test_two_in_one_place_and_other_networks_are_refused() -> None:
-    one = Asked(_trainee(0, 2), np.arange(3), 1.0)
-    other = DenseTrainee(lambda: models.dense(WIDTH, 6, 4, CLASSES), softmax_slope, *_data(), place=(1, 2))
-    other.choose(None, PLAN.sampler.expected_batch_size)
-    for second in (one, Asked(other, np.arange(3), 1.0)):
+    one = Asked(_network(0, 2), _RECORDS, np.arange(3), 1.0)
+    other = DenseNetwork(lambda: models.dense(WIDTH, 6, 4, CLASSES), softmax_slope, place=(1, 2))
+    other.choose(_RECORDS, None, PLAN.sampler.expected_batch_size)
+    for second in (one, Asked(other, _RECORDS, np.arange(3), 1.0)):
         with pytest.raises(ValueError, match="one network, each with a place of its own"):
             sums_together([one, second])
     with pytest.raises(ValueError, match="below the number of places"):
-        DenseTrainee(_build, softmax_slope, *_data(), place=(2, 2))
+        DenseNetwork(_build, softmax_slope, place=(2, 2))
 
 
 def _fitting(folder: Path, place: int, places: int, rate: float = 0.5) -> Steps[int]:
     run = Run.at(folder)
-    trainee = DenseTrainee(_build, softmax_slope, *_data(), place=(place, places))
-    return fitting(*(run, PLAN, trainee, SGD(rate), Ledger(path=run.ledger)), seed=place, checkpoint_every=2)
+    fitted = yield from fitting(
+        PLAN,
+        DenseNetwork(_build, softmax_slope, place=(place, places)),
+        _RECORDS,
+        optimiser=SGD(rate),
+        ledger=Ledger(path=run.ledger),
+        run=run,
+        seed=place,
+        checkpoint_every=2,
+    )
+    return fitted.steps
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -160,15 +173,15 @@ def _interrupted(steps: Steps[int], after: int) -> Steps[int]:
 
 
 def test_networks_without_a_closed_form_come_along() -> None:
-    def steps(trainee: DenseTrainee | ModuleTrainee, key: int) -> Steps[None]:
-        trainee.choose(None, 12)
+    def steps(model: DenseNetwork | TrainableModule, key: int) -> Steps[None]:
+        model.choose(_RECORDS, None, 12)
         streams = Streams(bytes([key] * 16))
-        trainee.initialise(streams)
-        training = Training(PLAN, trainee, SGD(0.5))
+        model.initialise(streams)
+        training = Training(PLAN, model, _RECORDS, SGD(0.5))
         return steps_until(training, training.start(), streams, PLAN.steps)
 
-    engine, single = (ModuleTrainee(_build, cross_entropy, *_data(), physical_batch=16) for _ in range(2))
-    closed = [DenseTrainee(_build, softmax_slope, *_data(), place=(place, 2)) for place in (0, 1)]
+    engine, single = (TrainableModule(_build, cross_entropy, physical_batch=16) for _ in range(2))
+    closed = [DenseNetwork(_build, softmax_slope, place=(place, 2)) for place in (0, 1)]
     side_by_side([steps(closed[0], 1), steps(engine, 0), steps(closed[1], 0)])
     alone(steps(single, 0))
     for name, value in engine.weights().items():
@@ -184,22 +197,23 @@ def test_a_network_of_which_less_is_trained_is_no_company() -> None:
         return model
 
     whole, part = (
-        DenseTrainee(build, softmax_slope, *_data(), place=(place, 2))
+        DenseNetwork(build, softmax_slope, place=(place, 2))
         for place, build in enumerate((lambda: models.dense(WIDTH, WIDTH, CLASSES), part_frozen))
     )
     assert repr(whole.model) == repr(part.model)
     with pytest.raises(ValueError, match="of one network"):
-        sums_together([Asked(whole, np.arange(3), 1.0), Asked(part, np.arange(3), 1.0)])
+        sums_together([Asked(each, _RECORDS, np.arange(3), 1.0) for each in (whole, part)])
 
 
 def test_trainings_on_the_same_rows_share_them() -> None:
     x, y = _data()
-    one, other = (DenseTrainee(_build, softmax_slope, x, y, place=(place, 2)) for place in (0, 1))
-    places = [trainee._prepared()[0].data_ptr() for trainee in (one, other)]
+    records = ArrayRecords(x, y)
+    one, other = (DenseNetwork(_build, softmax_slope, place=(place, 2)) for place in (0, 1))
+    places = [network._prepared(records).vectors.data_ptr() for network in (one, other)]
     assert places == [x.ctypes.data] * 2
 
 
 @pytest.mark.parametrize(("batch", "rows"), [(100, 130), (2048, 1092), (5000, 1737)])
 def test_a_usual_draw_is_in_pieces_of_one_size(batch: int, rows: int) -> None:
-    trainee = DenseTrainee(_build, softmax_slope, *_data(), place=(0, 2))
-    assert trainee.choose(None, batch)["rows"] == rows
+    network = DenseNetwork(_build, softmax_slope, place=(0, 2))
+    assert network.choose(_RECORDS, None, batch)["rows"] == rows

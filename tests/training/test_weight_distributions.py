@@ -38,15 +38,13 @@ from sordino.training import weight_distributions
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.fitting import fit
 from sordino.training.linear import LinearClassifier, linear_scores
-from sordino.training.mixing import MixingTrainee
-from sordino.training.module import ModuleTrainee
+from sordino.training.modules import MixingModule, TrainableModule
 from sordino.training.optimisers import SGD
 from sordino.training.plan import Plan
 from sordino.training.schedules import OneCycle, Schedule, Staircase, WarmupCosine
 from sordino.training.weight_distributions import (
     Means,
     WeightDistributionPlan,
-    fit_weight_distributions,
     train_means,
 )
 
@@ -78,7 +76,7 @@ class Scripted:
         self.batches: list[NDArray[np.int64]] = []
         self.seen: list[Tensor] = []
 
-    def clipped_sum(self, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator) -> ClippedSum:
+    def clipped_sum(self, records: Any, indices: NDArray[np.int64], l2_clip: float, augmentation: Any) -> ClippedSum:
         rows = clip_rows(self._gradients[len(self.batches), indices], l2_clip)
         self.batches.append(indices)
         self.seen.append(self.parameters["w"].clone())
@@ -87,16 +85,16 @@ class Scripted:
 
 def means_along(plan: WeightDistributionPlan, gradients: NDArray[np.float64], seed: int) -> tuple[Tensor, Scripted]:
     """The secret means after every step."""
-    trainee, streams = Scripted(gradients), Streams(seed.to_bytes(16, "little"))
-    standing, along = Means.start(trainee.parameters), []
+    model, streams = Scripted(gradients), Streams(seed.to_bytes(16, "little"))
+    state, along = Means.start(model.parameters), []
     for step in range(plan.steps):
-        train_means(plan, trainee, standing, streams, step + 1)  # type: ignore[arg-type]
-        along.append(standing.means["w"].clone())
-    return torch.stack(along), trainee
+        train_means(plan, model, None, state, streams, step + 1)  # type: ignore[arg-type]
+        along.append(state.means["w"].clone())
+    return torch.stack(along), model
 
 
-def joined(trainee: Scripted, record: int) -> NDArray[np.bool_]:
-    return np.array([record in batch for batch in trainee.batches])
+def joined(model: Scripted, record: int) -> NDArray[np.bool_]:
+    return np.array([record in batch for batch in model.batches])
 
 
 # Sensitivity
@@ -112,9 +110,9 @@ def test_aligned_gradients_move_the_means_by_exactly_the_bound(
     gradients[:, 0] = [0.0, 1e3, 0.0]
     zeroed = gradients.copy()
     zeroed[:, 0] = 0
-    with_record, trainee = means_along(plan, gradients, seed)
+    with_record, model = means_along(plan, gradients, seed)
     without, _ = means_along(plan, zeroed, seed)
-    bound = displacements(joined(trainee, 0), plan.rates, momentum) * plan.l2_clip / sampler.expected_batch_size
+    bound = displacements(joined(model, 0), plan.rates, momentum) * plan.l2_clip / sampler.expected_batch_size
     np.testing.assert_allclose((with_record - without).norm(dim=1), bound, rtol=1e-9, atol=1e-12)
 
 
@@ -129,8 +127,8 @@ def test_whatever_the_gradients_the_means_move_by_no_more(
     gradients = scale * generator.normal(size=(plan.steps, 12, 3))
     zeroed, replaced = gradients.copy(), gradients.copy()
     zeroed[:, 0], replaced[:, 0] = 0, scale * generator.normal(size=(plan.steps, 3))
-    with_record, trainee = means_along(plan, gradients, seed)
-    bound = displacements(joined(trainee, 0), plan.rates, momentum) * plan.l2_clip / sampler.expected_batch_size
+    with_record, model = means_along(plan, gradients, seed)
+    bound = displacements(joined(model, 0), plan.rates, momentum) * plan.l2_clip / sampler.expected_batch_size
     for other, factor in ((zeroed, 1.0), (replaced, 2.0)):
         moved = (with_record - means_along(plan, other, seed)[0]).norm(dim=1).numpy()
         assert (moved <= factor * bound * (1 + 1e-9) + 1e-12).all()
@@ -155,23 +153,23 @@ def test_it_is_algorithm_1_with_a_heavy_ball() -> None:
     """Step by step in NumPy, from the weights that gradients were taken at."""
     plan = plan_for(PoissonSampler(12, 4), learning_rate=Staircase(0.5, 0.7, 3), momentum=0.9)
     gradients = np.random.default_rng(0).normal(size=(plan.steps, 12, 3))
-    along, trainee = means_along(plan, gradients, 5)
+    along, model = means_along(plan, gradients, 5)
     velocity, mean = np.zeros(3), np.zeros(3)
-    for step, batch in enumerate(trainee.batches):
+    for step, batch in enumerate(model.batches):
         total = sum((row * min(1, 0.7 / np.linalg.norm(row)) for row in gradients[step, batch]), np.zeros(3))
         velocity = 0.9 * velocity + total / 4
         mean = mean - 0.5 * 0.7 ** (step // 3) * velocity
         np.testing.assert_allclose(along[step], mean, rtol=1e-12, atol=1e-15)
-    assert torch.equal(trainee.seen[0], torch.zeros(3, dtype=torch.float64))  # θ_0 = μ_0, without noise
-    drawn = torch.stack([*trainee.seen[1:], trainee.parameters["w"]])
+    assert torch.equal(model.seen[0], torch.zeros(3, dtype=torch.float64))  # θ_0 = μ_0, without noise
+    drawn = torch.stack([*model.seen[1:], model.parameters["w"]])
     assert not any(torch.equal(theta, mu) for theta, mu in zip(drawn, along, strict=True))
 
 
 def test_the_noise_has_the_deviation_that_is_charged_and_nothing_in_common() -> None:
     plan = plan_for(FullBatchSampler(12, 12), steps=60, learning_rate=Staircase(0.5, 0.8, 10), momentum=0.5)
     gradients = np.random.default_rng(1).normal(size=(60, 12, 500))
-    along, trainee = means_along(plan, gradients, 7)
-    drawn = torch.stack([*trainee.seen[1:], trainee.parameters["w"]])
+    along, model = means_along(plan, gradients, 7)
+    drawn = torch.stack([*model.seen[1:], model.parameters["w"]])
     deviations = torch.tensor(plan.rates, dtype=torch.float64) * 0.7 * 3.0 / 12
     noise = ((drawn - along) / deviations[:, None]).numpy()
     assert kstest(noise.ravel(), norm.cdf).pvalue > 1e-3
@@ -191,9 +189,9 @@ def test_two_parameters_get_noise_of_their_own() -> None:
         def clipped_sum(self, *arguments: Any) -> ClippedSum:
             return ClippedSum({name: torch.zeros(50) for name in "ab"}, torch.zeros(0))
 
-    trainee, plan = Two(), plan_for(FullBatchSampler(12, 12))
-    train_means(plan, trainee, Means.start(trainee.parameters), Streams(bytes(16)), 3)  # type: ignore[arg-type]
-    a, b = trainee.parameters.values()
+    model, plan = Two(), plan_for(FullBatchSampler(12, 12))
+    train_means(plan, model, None, Means.start(model.parameters), Streams(bytes(16)), 3)  # type: ignore[arg-type]
+    a, b = model.parameters.values()
     assert abs(float(torch.corrcoef(torch.stack([a, b]))[0, 1])) < 0.6
     assert not torch.equal(a, b)
 
@@ -293,18 +291,16 @@ def cnn() -> nn.Module:
     )
 
 
-def network_on(images: Any, labels: Any, choices: Choices | None = None) -> ModuleTrainee:
-    return ModuleTrainee(cnn, LOSS, images, labels, choices=choices)
-
-
-def trainee_on(images: Any, labels: Any, kind: type[LinearClassifier] = LinearClassifier) -> LinearClassifier:
-    return kind(images.reshape(len(images), -1), labels, 3)
+def network_on(choices: Choices | None = None) -> TrainableModule:
+    return TrainableModule(cnn, LOSS, choices=choices)
 
 
 def train(run: Run, plan: WeightDistributionPlan = PLAN, **options: Any) -> dict[str, Tensor]:
-    trainee = options.pop("trainee", None) or trainee_on(*options.pop("data", data()))
+    model = options.pop("model", None) or LinearClassifier(64, 3)
+    images, labels = options.pop("data", data())
+    x = images if isinstance(model, TrainableModule) else images.reshape(len(images), -1)
     ledger = options.pop("ledger", None) or Ledger(50.0, 1e-5, path=run.ledger)
-    return fit_weight_distributions(run, plan, trainee, ledger, **({"seed": 1} | options))
+    return fit(plan, model, (x, labels), ledger=ledger, run=run, **({"seed": 1} | options)).weights
 
 
 def killed_at(step: int) -> Any:
@@ -323,8 +319,8 @@ def test_it_is_charged_once_before_the_first_step_with_the_claim_beside(tmp_path
             counts.append([entry.count for entry in Ledger.open(run.ledger).entries])
             return super().clipped_sum(*arguments)
 
-    trainee = trainee_on(*data(), kind=Watched)
-    weights = train(run, trainee=trainee)
+    model = Watched(64, 3)
+    weights = train(run, model=model)
     assert counts == [[1]] * PLAN.steps
     ledger = Ledger.open(run.ledger)
     (entry,) = ledger.entries
@@ -333,17 +329,17 @@ def test_it_is_charged_once_before_the_first_step_with_the_claim_beside(tmp_path
     assert statement["epsilon"] == pytest.approx(PLAN.epsilon(1e-5))
     assert 0 < statement["entries"][0]["claimed_epsilon"] < 1e-2 < 0.1 < statement["epsilon"]
     assert statement["samplers"] == ["Poisson"]
-    assert all(torch.equal(trainee.weights()[name], value) for name, value in weights.items())
+    assert all(torch.equal(model.weights()[name], value) for name, value in weights.items())
 
 
 def test_a_network_killed_between_blocks_ends_in_the_same_bits(tmp_path: Path) -> None:
     whole, broken = Run.at(tmp_path / "whole"), Run.at(tmp_path / "broken")
-    first = network_on(*data())
-    expected = train(whole, trainee=first)
+    first = network_on()
+    expected = train(whole, model=first)
     for stop in (0, 21):
         with pytest.raises(Killed):
-            train(broken, trainee=network_on(*data(), choices=first.choices), on_progress=killed_at(stop))
-    found = train(broken, trainee=network_on(*data(), choices=first.choices))
+            train(broken, model=network_on(first.choices), on_progress=killed_at(stop))
+    found = train(broken, model=network_on(first.choices))
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     assert len(Ledger.open(broken.ledger).entries) == 1
 
@@ -351,7 +347,7 @@ def test_a_network_killed_between_blocks_ends_in_the_same_bits(tmp_path: Path) -
 @pytest.mark.parametrize("sampler", [PoissonSampler(60, 9), ShuffledSampler(60, 9)])
 def test_a_run_killed_anywhere_ends_in_the_same_bits(tmp_path: Path, sampler: Sampler) -> None:
     plan = replace(PLAN, sampler=sampler, excess_probability=1e-6 if isinstance(sampler, PoissonSampler) else None)
-    expected = train(Run.at(tmp_path / "whole"), plan, trainee=trainee_on(*data()))
+    expected = train(Run.at(tmp_path / "whole"), plan, model=LinearClassifier(64, 3))
     run = Run.at(tmp_path / "broken")
 
     class Fragile(LinearClassifier):
@@ -364,27 +360,27 @@ def test_a_run_killed_anywhere_ends_in_the_same_bits(tmp_path: Path, sampler: Sa
             return super().clipped_sum(*arguments)
 
     for survives in (0, 1, 5, 16):
-        trainee = trainee_on(*data(), kind=Fragile)
-        trainee.left = survives
+        model = Fragile(64, 3)
+        model.left = survives
         with pytest.raises(Killed):
-            train(run, plan, trainee=trainee)
-    found = train(run, plan, trainee=trainee_on(*data()))
+            train(run, plan, model=model)
+    found = train(run, plan, model=LinearClassifier(64, 3))
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     assert run.model.read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
     assert len(Ledger.open(run.ledger).entries) == 1
 
 
 def test_until_the_end_means_are_private_and_then_only_the_last_weights_are_left(tmp_path: Path) -> None:
-    run, network = Run.at(tmp_path / "run"), network_on(*data())
+    run, network = Run.at(tmp_path / "run"), network_on()
     for stop in (0, 40):
         with pytest.raises(Killed):
-            train(run, trainee=network, on_progress=killed_at(stop))
+            train(run, model=network, on_progress=killed_at(stop))
         assert {path.name for path in run.folder.iterdir()} == {"private", "ledger.json", "ledger.json.lock"}
         assert {path.name for path in run.private.iterdir()} == {
             *("lock", "key.json", "means.safetensors", "ledger.mark.json")
         }
     means, _ = run.read_tensors(run.private / "means.safetensors")
-    weights = train(run, trainee=network)
+    weights = train(run, model=network)
     assert {path.name for path in run.private.iterdir()} == {"lock", "ledger.mark.json"}
     kept, facts = run.read_tensors(run.model)
     assert set(kept) == set(network.weights())
@@ -399,29 +395,29 @@ def test_until_the_end_means_are_private_and_then_only_the_last_weights_are_left
 def test_who_asks_is_shown_the_means_that_the_last_weights_are_drawn_around(tmp_path: Path) -> None:
     shown: list[Means] = []
 
-    def disturb(standing: Means) -> None:  # whoever looks may leave the trainee at any weights
-        shown.append(Means(standing.done, {name: value.clone() for name, value in standing.means.items()}, {}))
-        for value in trainee.parameters.values():
+    def disturb(state: Means) -> None:  # whoever looks may leave the model at any weights
+        shown.append(Means(state.done, {name: value.clone() for name, value in state.means.items()}, {}))
+        for value in model.parameters.values():
             value.zero_()
 
-    trainee = trainee_on(*data())
+    model = LinearClassifier(64, 3)
     run = Run.at(tmp_path / "run")
-    released = fit_weight_distributions(run, PLAN, trainee, Ledger(path=run.ledger), seed=1, on_trained=disturb)
-    (standing,) = shown
+    released = train(run, model=model, ledger=Ledger(path=run.ledger), on_trained=disturb)
+    (state,) = shown
     deviation = PLAN.rates[-1] * PLAN.l2_clip * PLAN.noise_multiplier / PLAN.sampler.expected_batch_size
-    assert standing.done == PLAN.steps
-    noise = torch.cat([(released[name] - mean).flatten() for name, mean in standing.means.items()]) / deviation
+    assert state.done == PLAN.steps
+    noise = torch.cat([(released[name] - mean).flatten() for name, mean in state.means.items()]) / deviation
     assert kstest(noise.numpy(), "norm").pvalue > 1e-3
     undisturbed = train(Run.at(tmp_path / "other"))
     assert all(torch.equal(released[name], undisturbed[name]) for name in released)
 
 
 def test_a_finished_run_is_loaded_and_not_charged_again(tmp_path: Path) -> None:
-    run, trainee = Run.at(tmp_path / "run"), trainee_on(*data())
+    run, model = Run.at(tmp_path / "run"), LinearClassifier(64, 3)
     expected = train(run)
-    found = train(run, trainee=trainee, on_progress=killed_at(0))
+    found = train(run, model=model, on_progress=killed_at(0))
     assert all(torch.equal(found[name], value) for name, value in expected.items())
-    assert all(torch.equal(trainee.weights()[name], value) for name, value in expected.items())
+    assert all(torch.equal(model.weights()[name], value) for name, value in expected.items())
     assert len(Ledger.open(run.ledger).entries) == 1
     with pytest.raises(RunError, match="another plan or ledger"):
         train(run, replace(PLAN, noise_multiplier=5000.0))
@@ -480,8 +476,8 @@ def test_it_learns_within_its_budget(tmp_path: Path) -> None:
         **{"l2_clip": 1.0, "steps": 10, "learning_rate": 1.0, "target_epsilon": 2.0, "target_delta": 1e-5},
     )
     ledger = Ledger(2.0, 1e-5)
-    trainee = LinearClassifier(vectors, labels, 3)
-    weights = fit_weight_distributions(Run.at(tmp_path / "run"), plan, trainee, ledger, seed=3)
+    run = Run.at(tmp_path / "run")
+    weights = fit(plan, LinearClassifier(3, 3), (vectors, labels), ledger=ledger, run=run, seed=3).weights
     assert (linear_scores(weights, torch.from_numpy(vectors)).argmax(dim=1).numpy() == labels).mean() > 0.9
     assert ledger.epsilon() <= 2.0
 
@@ -496,18 +492,19 @@ def test_a_model_whose_examples_mix_needs_a_plan_that_says_so(tmp_path: Path) ->
         )
 
     images, labels = data()
-    mixing = MixingTrainee(bn, LOSS, images, labels)
+    mixing = MixingModule(bn, LOSS)
     ledger = Ledger(target_delta=1e-5)
     with pytest.raises(ExamplesMixError, match="BatchNorm1d"):
-        train(Run.at(tmp_path / "a"), trainee=ModuleTrainee(bn, LOSS, images, labels), ledger=ledger)
+        train(Run.at(tmp_path / "a"), model=TrainableModule(bn, LOSS), ledger=ledger)
     with pytest.raises(ExamplesMixError, match="examples_mix=True"):
-        train(Run.at(tmp_path / "b"), trainee=mixing, ledger=ledger)
+        train(Run.at(tmp_path / "b"), model=mixing, ledger=ledger)
+    plain = Plan(PoissonSampler(60, 9), 1.0, 2.0, 3)
     with pytest.raises(ExamplesMixError):
-        fit(Run.at(tmp_path / "c"), Plan(PoissonSampler(60, 9), 1.0, 2.0, 3), mixing, SGD(0.1), ledger)
+        fit(plain, mixing, (images, labels), optimiser=SGD(0.1), ledger=ledger, run=tmp_path / "c")
     assert not ledger.entries
     flagged = replace(PLAN, examples_mix=True)
     with pytest.raises(BudgetExceeded):
-        train(Run.at(tmp_path / "d"), flagged, trainee=mixing)
-    train(Run.at(tmp_path / "e"), flagged, trainee=mixing, ledger=ledger)
+        train(Run.at(tmp_path / "d"), flagged, model=mixing)
+    train(Run.at(tmp_path / "e"), flagged, model=mixing, ledger=ledger)
     assert ledger.epsilon() == math.inf
     assert ledger.statement()["entries"][0]["claimed_epsilon"] < 1

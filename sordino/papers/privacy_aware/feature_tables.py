@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from sordino.budget import Composed, Gaussian, Ledger, Pure, cost
-from sordino.data import Schema, Split
+from sordino.data import ArrayRecords, Schema, Split
 from sordino.features import OneHot
 from sordino.mechanisms import Streams, Tables, bound_streams, pair_tables, secret_from_seed
 from sordino.papers.privacy_aware.networks import loaded
@@ -244,11 +244,11 @@ def generator_of(words: str) -> np.random.Generator:
 def linear_accuracy(plan: Plan, optimiser: Optimiser, parts: "Arrays", streams: Streams) -> float:
     """The accuracy on the last two arrays of a linear layer trained on the first two: public, and so not charged."""
     x, y, test_x, test_y = parts
-    trainee = LinearClassifier(x, y, 2)
-    trainee.initialise(streams)
-    training = Training(plan, trainee, optimiser)
+    model = LinearClassifier(x.shape[1], 2)
+    model.initialise(streams)
+    training = Training(plan, model, ArrayRecords(x, y), optimiser)
     train_steps(training, training.start(), streams, plan.steps)
-    guesses = linear_scores(trainee.parameters, torch.from_numpy(np.ascontiguousarray(test_x))).argmax(dim=1).numpy()
+    guesses = linear_scores(model.parameters, torch.from_numpy(np.ascontiguousarray(test_x))).argmax(dim=1).numpy()
     return float((guesses == test_y).mean())
 
 

@@ -3,7 +3,6 @@
 import time
 from functools import lru_cache
 from statistics import mean
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from scipy.optimize import least_squares
 from torch.nn import functional
 
 from sordino.budget import Repeated, cost
-from sordino.data import PoissonSampler
+from sordino.data import ArrayRecords, PoissonSampler
 from sordino.mechanisms import Streams
 from sordino.papers.privacy_aware.intervals import BARS, Interval, line
 from sordino.papers.privacy_aware.network_rows import PAPER, POOLING
@@ -183,11 +182,11 @@ def table_17(experiment: Experiment) -> Record:
 def step_seconds(network: Network, batch: int, steps: int, rounds: int) -> tuple[float, float]:
     """Of a private step and a plain one, measured in turn over so many."""
     parts = parts_of(network.dataset, network.inputs, 0, 4 * batch, 1)
-    trainee: Any = network.trainee(parts.x, parts.y)
-    trainee.choose(None, batch)
+    trained, records = network.trainable(), ArrayRecords(parts.x, parts.y)
+    trained.choose(records, None, batch)
     streams = Streams(bytes(16))
-    trainee.initialise(streams)
-    training = Training(Plan(PoissonSampler(4 * batch, batch), 1.0, 1.0, steps), trainee, SGD(0.1))
+    trained.initialise(streams)
+    training = Training(Plan(PoissonSampler(4 * batch, batch), 1.0, 1.0, steps), trained, records, SGD(0.1))
     model = network.build()
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
     x, y = torch.from_numpy(parts.x[:batch]), torch.from_numpy(parts.y[:batch])

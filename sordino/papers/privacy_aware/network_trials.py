@@ -104,7 +104,7 @@ class NetworkTrial(Trial):
         parts = parts_of(network.dataset, network.inputs, self.validation, self.records, self.examined)
         plan = self.plan(len(parts.y))
         begun = time.process_time()
-        trainee: Any = network.trainee(parts.x, parts.y, place)
+        model: Any = network.trainable(place)
         between = math.ceil(plan.steps / self.marks)
         block = math.ceil(between * self.marks / max(_BLOCKS, self.marks))
         between = block * math.ceil(between / block)  # marks fall on checkpoints
@@ -114,7 +114,7 @@ class NetworkTrial(Trial):
         def measure(done: int, total: int) -> None:
             say(f"{self}: step {done:,} of {total:,}")
             if done and (done % between == 0 or done == total):
-                curve[str(done)] = network.score(trainee.model, parts.examined_x, parts.examined_y)
+                curve[str(done)] = network.score(model.model, parts.examined_x, parts.examined_y)
                 run.write_json(kept_curve.name, curve)
 
         optimiser: Optimiser = Adam(self.learning_rate) if self.adam else SGD(self.learning_rate)
@@ -123,9 +123,18 @@ class NetworkTrial(Trial):
         else:
             planned = [(plan.event, "training", "train")]
             ledger = Ledger(self.epsilon, self.delta, path=run.ledger, planned=planned)
-        done = yield from fitting(
-            run, plan, trainee, optimiser, ledger, seed=self.seed, checkpoint_every=block, on_progress=measure
+        fitted = yield from fitting(
+            plan,
+            model,
+            (parts.x, parts.y),
+            optimiser=optimiser,
+            ledger=ledger,
+            run=run,
+            seed=self.seed,
+            checkpoint_every=block,
+            on_progress=measure,
         )
+        done = fitted.steps
         if str(done) not in curve:  # stopped between the last step and its score
             measure(done, done)
         with np.errstate(over="ignore"):  # at an ε in the millions

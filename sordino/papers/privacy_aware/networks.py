@@ -16,7 +16,7 @@ from torch.nn import functional
 from sordino import models
 from sordino.data import Dataset, Split, load, shuffled
 from sordino.features import Pixels
-from sordino.training import DenseTrainee, ModuleTrainee, Trainee, cross_entropy, softmax_slope, squared_slope
+from sordino.training import DenseNetwork, Trainable, TrainableModule, cross_entropy, softmax_slope, squared_slope
 
 COMPONENTS = 300
 VOCABULARY, LENGTH = 1000, 40
@@ -150,11 +150,11 @@ class Network:
     closed_form: bool = True
     regression: bool = False
 
-    def trainee(self, x: Rows, y: Rows, place: tuple[int, int] = (0, 1)) -> Trainee:
+    def trainable(self, place: tuple[int, int] = (0, 1)) -> Trainable:
         """With a closed form, in its place among trainings side by side."""
         if not self.closed_form:
-            return ModuleTrainee(self.build, cross_entropy, x, y)
-        return DenseTrainee(self.build, squared_slope if self.regression else softmax_slope, x, y, place=place)
+            return TrainableModule(self.build, cross_entropy)
+        return DenseNetwork(self.build, squared_slope if self.regression else softmax_slope, place=place)
 
     @torch.no_grad()
     def score(self, model: nn.Module, x: Rows, y: Rows) -> float:

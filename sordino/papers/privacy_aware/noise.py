@@ -22,7 +22,7 @@ from sordino.papers.privacy_aware.network_trials import UNCLIPPED, calibrated
 from sordino.papers.records import Cell, Record, Series
 from sordino.papers.trials import Experiment, Say, TrialStore, resumed_or_restarted
 from sordino.runs import Run
-from sordino.training import SGD, Adam, DenseTrainee, Plan, fit, logistic_slope
+from sordino.training import SGD, Adam, DenseNetwork, Plan, fit, logistic_slope
 
 BASE = 10
 SIZES = (1000, 500, 100, 50, 10)
@@ -77,16 +77,26 @@ class Repeat:
             way: list[Tensor] = []
 
             def train(run: Run, plan: Plan = plan, optimiser: Any = optimiser, way: Any = way) -> dict[str, Any]:
-                trainee = DenseTrainee(lambda: models.dense(self.size, 1), logistic_slope, *data)
+                model = DenseNetwork(lambda: models.dense(self.size, 1), logistic_slope)
                 ledger = Ledger(path=run.ledger)
 
                 def keep(done: int, total: int) -> None:
                     if done:
-                        way.append(torch.cat([value.flatten().clone() for value in trainee.parameters.values()]))
+                        way.append(torch.cat([value.flatten().clone() for value in model.parameters.values()]))
 
-                fit(*(run, plan, trainee, optimiser, ledger), seed=self.seed, checkpoint_every=epoch, on_progress=keep)
+                fit(
+                    plan,
+                    model,
+                    data,
+                    optimiser=optimiser,
+                    ledger=ledger,
+                    run=run,
+                    seed=self.seed,
+                    checkpoint_every=epoch,
+                    on_progress=keep,
+                )
                 with torch.no_grad():
-                    right = (trainee.model(torch.from_numpy(test[0]))[:, 0] > 0).numpy() == (test[1] == 1)
+                    right = (model.model(torch.from_numpy(test[0]))[:, 0] > 0).numpy() == (test[1] == 1)
                 return {"accuracy": float(right.mean())}
 
             # Stopped half-way, seconds are lost: the way is needed whole.

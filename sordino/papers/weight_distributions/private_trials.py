@@ -1,6 +1,6 @@
 """The networks of SI's Tables 4 to 6 and their trainings.
 
-The trainings are those that a user gets: `fit_weight_distributions` and `fit`, each with a ledger on disk.
+The trainings are those that a user gets: `fit` under either plan, with a ledger on disk.
 """
 
 import json
@@ -28,15 +28,14 @@ from sordino.training import (
     SGD,
     Averaging,
     Means,
-    MixingTrainee,
-    ModuleTrainee,
+    MixingModule,
     Plan,
     Progress,
+    TrainableModule,
     WeightDistributionPlan,
     accuracy,
     cross_entropy,
     fit,
-    fit_weight_distributions,
 )
 
 _AVERAGED = 0.1
@@ -81,9 +80,8 @@ class Network:
         public = public_images(self.dataset, self.features)
         return self.among(lambda norm: self.build(norm, width), public)
 
-    def trainee(self, width: int, x: object, y: object) -> ModuleTrainee:
-        kind = MixingTrainee if self.mixes else ModuleTrainee
-        return kind(lambda: self.module(width), cross_entropy, x, y)
+    def trainable(self, width: int) -> TrainableModule:
+        return (MixingModule if self.mixes else TrainableModule)(lambda: self.module(width), cross_entropy)
 
 
 AS_WRITTEN, APART = " by Algorithm 2", " with each example apart"
@@ -128,9 +126,9 @@ class PrivateTrial(Trial):
 
     @abstractmethod
     def _fit(
-        self, run: Run, trainee: ModuleTrainee, test: Examples, ledger: Ledger, on_progress: Progress
+        self, run: Run, model: TrainableModule, train: Examples, test: Examples, ledger: Ledger, on_progress: Progress
     ) -> dict[str, Any]:
-        """Train, and say what there is to say besides the accuracy of what is released, which the trainee holds."""
+        """Train, and say what there is to say besides the accuracy of what is released, which the model has."""
 
     def description(self) -> dict[str, Any]:
         dataset = _loaded(NETWORKS[self.network].dataset)
@@ -145,11 +143,15 @@ class PrivateTrial(Trial):
         dataset, plan = _loaded(network.dataset), self.plan
         train = _examples(network.features, dataset.train, plan.sampler.n)
         test = _examples(network.features, dataset.test, self.test)
-        trainee = network.trainee(self.width, train[0].numpy(), train[1])
+        model = network.trainable(self.width)
         ledger = self._ledger(run, plan.event)
         begun = time.process_time()
-        more = self._fit(run, trainee, test, ledger, lambda done, total: say(f"{self}: step {done:,} of {total:,}"))
-        found = accuracy(trainee.model, *test)
+
+        def on_progress(done: int, total: int) -> None:
+            say(f"{self}: step {done:,} of {total:,}")
+
+        more = self._fit(run, model, train, test, ledger, on_progress)
+        found = accuracy(model.model, *test)
         charged = ledger.epsilon(self.delta)
         return {
             "trial": str(self),
@@ -178,18 +180,22 @@ class DistributionTrial(PrivateTrial):
         return f"weight distributions of {self.network} at z={self.plan.noise_multiplier:.4g}, seed {self.seed}"
 
     def _fit(
-        self, run: Run, trainee: ModuleTrainee, test: Examples, ledger: Ledger, on_progress: Progress
+        self, run: Run, model: TrainableModule, train: Examples, test: Examples, ledger: Ledger, on_progress: Progress
     ) -> dict[str, Any]:
         kept_means = run.folder / "means.json"
 
         @torch.no_grad()
-        def measure(standing: Means) -> None:
-            for name, value in trainee.parameters.items():
-                value.copy_(standing.means[name])
-            run.write_json(kept_means.name, {"means": accuracy(trainee.model, *test)})
+        def measure(state: Means) -> None:
+            for name, value in model.parameters.items():
+                value.copy_(state.means[name])
+            run.write_json(kept_means.name, {"means": accuracy(model.model, *test)})
 
-        fit_weight_distributions(
-            *(run, self.plan, trainee, ledger),
+        fit(
+            self.plan,
+            model,
+            (train[0].numpy(), train[1]),
+            ledger=ledger,
+            run=run,
             what="training",
             seed=self.seed,
             on_progress=on_progress,
@@ -214,12 +220,17 @@ class GradientTrial(PrivateTrial):
         return f"DP-SGD of {self.network} at σ={self.plan.noise_multiplier:.4g}, seed {self.seed}"
 
     def _fit(
-        self, run: Run, trainee: ModuleTrainee, test: Examples, ledger: Ledger, on_progress: Progress
+        self, run: Run, model: TrainableModule, train: Examples, test: Examples, ledger: Ledger, on_progress: Progress
     ) -> dict[str, Any]:
         horizon = _AVERAGED * self.plan.steps
         averaging = Averaging(1 - 1 / horizon) if horizon > 1 else None
         fit(
-            *(run, self.plan, trainee, self.optimiser, ledger),
+            self.plan,
+            model,
+            (train[0].numpy(), train[1]),
+            optimiser=self.optimiser,
+            ledger=ledger,
+            run=run,
             averaging=averaging,
             seed=self.seed,
             on_progress=on_progress,

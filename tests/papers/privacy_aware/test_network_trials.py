@@ -22,7 +22,7 @@ from sordino.papers.privacy_aware.network_trials import (
 )
 from sordino.papers.trials import Experiment, TrialStore
 from sordino.runs import Run
-from sordino.training.dense import DenseTrainee
+from sordino.training.dense import DenseNetwork
 from sordino.training.optimisers import SGD
 
 TRIAL = NetworkTrial("Location-30 FCN PAW", 3.0, 0.5, 40, 1, delta=1e-3, records=160, examined=50, marks=2)
@@ -106,19 +106,19 @@ def test_a_trial_is_trained_once_and_its_seeds_apart(tmp_path: Path, monkeypatch
     assert [result["trial"] for result in repeated(experiment, TRIAL, 3)] == [first["trial"]]
 
 
-def test_the_trainee_is_the_closed_form_one_and_the_optimiser_plain(
+def test_the_model_is_the_closed_form_one_and_the_optimiser_plain(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen = []
 
-    def fitting(run: object, plan: object, trainee: object, optimiser: object, ledger: object, **more: object) -> None:
-        seen.extend([trainee, optimiser])
+    def fitting(plan: object, model: object, records: object, *, optimiser: object, **more: object) -> None:
+        seen.extend([model, optimiser])
         raise KeyboardInterrupt
 
     monkeypatch.setattr("sordino.papers.privacy_aware.network_trials.fitting", fitting)
     with pytest.raises(KeyboardInterrupt):
         TRIAL.run(store=TrialStore(tmp_path))
-    assert isinstance(seen[0], DenseTrainee)
+    assert isinstance(seen[0], DenseNetwork)
     assert seen[1] == SGD(0.5)
 
 

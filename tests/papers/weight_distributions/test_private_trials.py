@@ -26,7 +26,7 @@ from sordino.papers.weight_distributions.private_trials import (
     PrivateTrial,
     public_images,
 )
-from sordino.training.mixing import MixingTrainee
+from sordino.training.modules import MixingModule
 from sordino.training.noisy_weights import accuracy
 from sordino.training.schedules import Schedule, Staircase
 
@@ -135,10 +135,10 @@ def test_only_algorithm_2_mixes(name: str) -> None:
     rows: Any = torch.zeros(2, 1, 28, 28) if name == "BN-LeNet-5" else torch.zeros(2, 3, 32, 32)
     for way in (AS_WRITTEN, APART):
         network = NETWORKS[f"{name}{way}"]
-        trainee = network.trainee(2, rows.numpy(), torch.tensor([0, 1]).numpy())
-        assert network.mixes == isinstance(trainee, MixingTrainee) == (way == AS_WRITTEN)
-        trainee.model.train()
-        assert trainee.model(rows + torch.rand(2, 1, 1, 1)).shape == (2, 10)
+        model = network.trainable(2)
+        assert network.mixes == isinstance(model, MixingModule) == (way == AS_WRITTEN)
+        model.model.train()
+        assert model.model(rows + torch.rand(2, 1, 1, 1)).shape == (2, 10)
 
 
 def test_mixing_is_charged_as_no_privacy(tmp_path: Path) -> None:

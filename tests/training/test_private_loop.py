@@ -20,12 +20,13 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 
 import sordino
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, cost
+from sordino.data import as_records
 from sordino.gradients import ClippedGradients, ExamplesMixError
 from sordino.mechanisms import memory
-from sordino.mechanisms.streams import Stream, Streams, StreamsError, secret_from_seed
-from sordino.training.own_loop import LoopError, PrivateLoop
-from sordino.training.quantile_clip import QuantileClip
-from sordino.training.rows import Rows
+from sordino.mechanisms.streams import Stream, StreamsError
+from sordino.training.optimisers import OptimiserError
+from sordino.training.plan import QuantileClip
+from sordino.training.private_loop import LoopError, PrivateLoop
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 GENERATOR = torch.Generator().manual_seed(0)
@@ -88,7 +89,7 @@ def test_a_step_is_the_clipped_sum_with_noise_over_the_expected_batch(dataset: A
     model, twin = network(), network()
     private = loop(model, dataset, seed=3)
     optimizer = torch.optim.SGD(twin.parameters(), 0.5, momentum=0.9)
-    streams = Streams(secret_from_seed(3))
+    streams = private._key.streams  # type: ignore[union-attr]
     for step, (x, y) in enumerate(private.batches(3)):
         drawn = private.plan.sampler.draw(streams, step)
         assert torch.equal(x, DATA.tensors[0][drawn])
@@ -238,12 +239,12 @@ def test_each_batch_is_stepped_on_once_itself_and_unchanged() -> None:
 
 def test_the_optimizer_holds_exactly_what_is_trained() -> None:
     model = network()
-    with pytest.raises(LoopError, match="exactly the parameters"):
+    with pytest.raises(OptimiserError, match="exactly the parameters"):
         loop(model, optimizer=torch.optim.SGD(model[0].parameters(), 0.1))  # type: ignore[index]
-    with pytest.raises(LoopError, match="exactly the parameters"):
+    with pytest.raises(OptimiserError, match="exactly the parameters"):
         loop(model, optimizer=torch.optim.SGD(network().parameters(), 0.1))
     model[0].requires_grad_(False)  # type: ignore[index]
-    with pytest.raises(LoopError, match="LBFGS"):
+    with pytest.raises(OptimiserError, match="LBFGS"):
         loop(network(), optimizer=torch.optim.LBFGS(network().parameters()))
     trained = [value for value in model.parameters() if value.requires_grad]
     private = loop(model, optimizer=torch.optim.SGD([{"params": trained[:1]}, {"params": trained[1:], "lr": 1.0}], 0.1))
@@ -305,7 +306,7 @@ def test_memory_is_looked_at_before_the_optimizer_is_copied(monkeypatch: pytest.
 def test_an_optimizer_that_cannot_step_is_refused_before_anything_is_charged() -> None:
     for optimizer, message in ((torch.optim.SparseAdam, "SparseAdam cannot step .*dense"), (Twice, "a closure")):
         model, ledger = network(), Ledger(5.0, 1e-4)
-        with pytest.raises(LoopError, match=message) as error:
+        with pytest.raises(OptimiserError, match=message) as error:
             loop(model, optimizer=optimizer(model.parameters(), 0.1), ledger=ledger)  # type: ignore[operator]
         assert "\n" not in str(error.value)
         assert not ledger.entries
@@ -526,8 +527,7 @@ def test_schedulers_dropout_views_and_the_adaptive_clip() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 79), max_size=12), st.booleans())
 def test_rows_are_the_datasets_whatever_was_drawn(indices: list[int], plain: bool) -> None:
-    rows = Rows(DATA if plain else Items(), None, torch.device("cpu"))
-    x, y = rows(np.array(indices, dtype=np.int64))
+    x, y = as_records(DATA if plain else Items()).batch(np.array(indices, dtype=np.int64))
     assert torch.equal(x, DATA.tensors[0][indices])
     assert torch.equal(y, DATA.tensors[1][indices])
     assert (x.shape, x.dtype, y.dtype) == ((len(indices), 6), torch.float32, torch.int64)

@@ -1,0 +1,432 @@
+"""Private training in a user's own loop: a torch optimizer that steps on noisy, clipped gradients of Poisson
+batches."""
+
+import hashlib
+import hmac
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Lock
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader
+
+from sordino.budget import Cost, Ledger
+from sordino.data import dataset_records
+from sordino.gradients import Clipping, Loss
+from sordino.mechanisms import Stream, Streams
+from sordino.runs import Key, Run, RunError, charging, until_diverged
+from sordino.training.augmentation import Augment
+from sordino.training.dpsgd import Training, TrainingState, check_finite, refuse_single_precision, take_step
+from sordino.training.fitting import (
+    BLOCKS,
+    Checkpoint,
+    begin_or_resume,
+    binding_of,
+    entry_number,
+    key_in_memory,
+    known_key,
+    load_finished,
+    write_finished,
+)
+from sordino.training.modules import TrainableModule, require_memory
+from sordino.training.optimisers import TorchOptimiser, check_parameters
+from sordino.training.plan import Plan, QuantileClip
+
+_STEPS = "steps.log"
+
+
+class LoopError(ValueError):
+    """A loop that does something other than one step on each batch it draws."""
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: Optimizer,
+    loss: Loss,
+    data: Any,
+    *,
+    epochs: float,
+    l2_clip: float,
+    expected_batch_size: int | None = None,
+    target_epsilon: float | None = None,
+    target_delta: float | None = None,
+    ledger: Ledger | None = None,
+    run: Run | str | Path | None = None,
+    schedulers: Sequence[Any] = (),
+    quantile_clip: QuantileClip | None = None,
+    clipping: Clipping | None = None,
+    l2_penalty: float = 0.0,
+    augment: Augment | None = None,
+    views: int = 1,
+    physical_batch: int | None = None,
+    collate_fn: Any = None,
+    what: str = "training",
+    part: str = "train",
+    seed: int | None = None,
+    exact: bool = False,
+) -> "PrivateLoop":
+    """Private training in the user's own loop: `for x, y in private.batches(): private.step(x, y)`.
+
+    The noise is the least that keeps all planned steps within the target; with a `ledger`, within what it has left.
+
+    Parameters
+    ----------
+    model, optimizer : as in any torch loop; the optimizer is over the model's parameters.
+    loss : loss(output, target), one number an example (reduction="none").
+    data : a torch Dataset of pairs or of dicts with `labels`; a DataLoader, whose dataset and collate_fn are used and
+        whose batch_size is the default of expected_batch_size; a pair (x, y) of arrays; or Records.
+    run : a folder or Run. A loop that was killed is then resumed by running the same program again: model, optimizer
+    and schedulers are set back to the last checkpoint, and the steps since are repeated bit for bit. schedulers :
+    learning-rate schedulers (anything with a state_dict of numbers), to be kept in the checkpoint too. augment, views,
+    clipping, l2_penalty, physical_batch : see ClippedGradients and TrainableModule. seed : for tests: it voids privacy.
+    exact : with a model and inputs in double precision, noise is drawn exactly, on a public grid: see Plan.
+
+    >>> model = nn.Linear(4, 2)
+    >>> data = torch.utils.data.TensorDataset(torch.randn(40, 4), torch.zeros(40, dtype=torch.long))
+    >>> private = make_private(
+    ...     model, torch.optim.SGD(model.parameters(), 0.1), nn.CrossEntropyLoss(reduction="none"), data,
+    ...     expected_batch_size=10, epochs=0.5, l2_clip=1.0, target_epsilon=8.0, target_delta=1e-3,
+    ... )
+    >>> for x, y in private.batches():
+    ...     private.step(x, y)
+    >>> private.drawn, private.epsilon() <= 8
+    (2, True)
+    """
+    if isinstance(data, DataLoader) and expected_batch_size is None:
+        expected_batch_size = data.batch_size
+    if expected_batch_size is None:
+        raise ValueError("give expected_batch_size, or a DataLoader that has a batch_size")
+    trainable = TrainableModule(
+        model,
+        loss,
+        clipping=clipping,
+        l2_penalty=l2_penalty,
+        augment=augment,
+        views=views,
+        physical_batch=physical_batch,
+    )
+    optimiser = TorchOptimiser(lambda parameters: optimizer)
+    check_parameters(optimizer, trainable.parameters.values(), model.parameters())
+    require_memory(model, "the model")  # before anything makes a copy of it
+    optimiser.check(trainable.parameters, model.parameters())
+    records = dataset_records(data, collate_fn)
+    request = {
+        "n": len(records),
+        "expected_batch_size": expected_batch_size,
+        "epochs": epochs,
+        "target_epsilon": target_epsilon,
+        "target_delta": target_delta,
+        "l2_clip": l2_clip,
+        "quantile_clip": quantile_clip,
+        "exact": exact,
+    }
+    with ExitStack() as stack:
+        where = Run.at(run) if isinstance(run, str | Path) else run
+        if where is not None:
+            stack.enter_context(where.alone())
+        plan = _plan(where, request, ledger)
+        if ledger is None:
+            path = None if where is None else where.ledger
+            ledger = Ledger(target_epsilon, target_delta, path=path, planned=[(plan.event, what, part)])
+        ledger.refuse_add_remove()
+        training = Training(plan, trainable, records, optimiser)
+        refuse_single_precision(plan, trainable, records)
+        records.batch(np.arange(0))  # an empty draw, too, must be collated
+        private = PrivateLoop(training, trainable, ledger, where, schedulers)
+        private._begin(what, part, seed, stack)
+        private._open = weakref.finalize(private, stack.pop_all().close)
+    return private
+
+
+def _plan(run: Run | None, request: dict[str, Any], ledger: Ledger | None) -> Plan:
+    """The least noise for what was asked; of a run that was begun, the plan that it has."""
+    clip = request["quantile_clip"]
+    asked = request | {"quantile_clip": None if clip is None else clip.to_json()}
+    if run is not None and run.started:
+        begun = run.read_description()
+        if begun.get("kind") != "private loop" or begun.get("request") != asked:
+            raise RunError(
+                f"{run.folder} holds a run that was started otherwise: choose another folder, or ask for the same"
+            )
+        return Plan.from_json(begun["plan"])
+    plan = Plan.calibrated(**request, ledger=ledger)
+    if run is not None:
+        run.write_description({"kind": "private loop", "request": asked, "plan": plan.to_json()})
+    return plan
+
+
+class PrivateLoop:
+    """Batches, steps and ε of one planned training; made by `make_private`.
+
+    Guarantee: each batch is a Poisson draw, charged before it is made, and its step is one of the plan's step events:
+    `step` takes the very batch that was drawn last, once, unchanged. Whatever else is done with a batch (a printed
+    loss, an accuracy) is outside of it. The key of the noise belongs to this object in this process: a loop is not
+    copied or pickled, and a forked child may not step. A batch is gathered whole (the engine cuts it into physical
+    batches); for logical batches beyond memory use `fit`, which gathers them piece by piece.
+
+    A ledger on disk is charged a block of steps at a time, a twentieth of the plan or what `batches(steps)` asks for.
+    In a run folder each block begins with a checkpoint, and a loop that was killed repeats the steps since: under the
+    same weights with the same noise, which releases nothing new. Should the program then do something else, so that a
+    step would start from other weights, the step is refused and the charged steps are lost, but not the run. Without a
+    folder, a loop that is left or killed amid a block has paid for the rest of that block too.
+    """
+
+    def __init__(
+        self, training: Training, model: TrainableModule, ledger: Ledger, run: Run | None, schedulers: Sequence[Any]
+    ) -> None:
+        self.ledger, self.run = ledger, run
+        self._training, self._schedulers = training, schedulers
+        self._model: TrainableModule = model
+        self._optimizer: Any = training.optimiser
+        self._trained = _trainable(self._model.model)
+        self._one_at_a_time = Lock()
+        self._waiting: list[tuple[int, int]] | None = None
+        self._batch: Any = None
+        self._state: TrainingState | None = None
+        self._key: Key | None = None
+        self._open: Any = None
+        self._log: _StepLog | None = None
+        self._over = False
+
+    def _begin(self, what: str, part: str, seed: int | None, stack: ExitStack) -> None:
+        """Get a key and an entry in the ledger: a model that cannot be trained privately is refused before the
+        charge."""
+        training, run, ledger = self._training, self.run, self.ledger
+        if run is None:
+            self._key = key_in_memory(training, seed)
+            self._state = training.start()
+            self._number = entry_number(ledger, self._key, self.plan, what, part)
+            self._charged, self._block = 0, 1 if ledger.path is None else max(1, self.plan.steps // BLOCKS)
+            return
+        self._block = max(1, self.plan.steps // BLOCKS)
+        with until_diverged(run):
+            ledger.reload()
+        if run.model.exists():
+            done = load_finished(run, training, ledger)
+            self._state = TrainingState(done, self.plan.l2_clip, {}, None)
+            self._over = True
+            return
+        known = known_key(run)
+        stack.enter_context(charging(run, ledger, unpaid=known is not None and ledger.number_of(known.name) is None))
+        self._key, self._number, self._state = begin_or_resume(run, training, ledger, known, seed, what, part)
+        self._optimizer.over(self._model.parameters, self._state.optimiser)
+        kept = Checkpoint.read(run, self._key)
+        for scheduler, state in zip(self._schedulers, [] if kept is None else kept.extra, strict=False):
+            scheduler.load_state_dict(state)
+        self._charged = ledger.entries[self._number].count - self._key.lost
+        self._log = _StepLog(run, self._key)
+
+    @property
+    def plan(self) -> Plan:
+        return self._training.plan
+
+    @property
+    def l2_clip(self) -> float:
+        """Of the next step."""
+        return self._state_now.l2_clip
+
+    @property
+    def drawn(self) -> int:
+        """How many batches are drawn, those before a kill included."""
+        return self._state_now.done + (self._waiting is not None)
+
+    @property
+    def _state_now(self) -> TrainingState:
+        if self._state is None:
+            raise LoopError("a loop is made by make_private, which gives it its entry in the ledger")
+        return self._state
+
+    @property
+    def _lost(self) -> int:
+        """Steps that are charged but in no model."""
+        return 0 if self._key is None else self._key.lost
+
+    @property
+    def _steps(self) -> int:
+        """All that can be drawn: the plan's, except those lost to a change of environment."""
+        return self._state_now.done if self._over else self.plan.steps - self._lost
+
+    def _streams(self) -> Streams:
+        if self._key is None:
+            raise LoopError("the loop is over: call make_private again to resume its run")
+        self._key.streams.check_process()
+        return self._key.streams
+
+    def batches(self, steps: int | None = None) -> Iterator[tuple[Any, Any]]:
+        """The plan's batches from where the loop is, or at most so many of them; some may be empty."""
+        if self.drawn == self._steps and not self._over:
+            raise LoopError(f"all {self._steps} planned steps are drawn: a longer training needs a plan of its own")
+        last = self._steps if steps is None else min(self._steps, self.drawn + steps)
+        while self.drawn < last:
+            with self._one_at_a_time:
+                batch = self._draw(last)
+            yield batch
+
+    def step(self, x: Any, y: Any) -> None:
+        """Clip, sum, add noise, put the noisy mean into each parameter's grad, and step the optimizer."""
+        with self._one_at_a_time:
+            self._step(x, y)
+
+    def _step(self, x: Any, y: Any) -> None:
+        state, streams = self._state_now, self._streams()
+        module, parameters = self._model.model, self._model.parameters
+        if self._waiting is None:
+            raise LoopError("there is no batch to step on: each batch that batches() gives is stepped on once")
+        if _identity(x, y) != self._waiting:
+            raise LoopError(
+                "step takes the batch that batches() gave last, itself and unchanged: augment by `augment=`"
+            )
+        if _trainable(module) != self._trained:
+            raise LoopError("the model's trainable parameters have changed since make_private: freeze them before it")
+        optimizer = self._optimizer.over(parameters, state.optimiser)
+        check_parameters(optimizer, parameters.values(), module.parameters())
+        self._model.refuse_changes()
+        augmentation = streams.generator(Stream.AUGMENTATION, state.done)
+        found = self._model.clipped_sum_of(x, y, state.l2_clip, augmentation)
+        if self._log is not None and not self._log.admits(state.done, state.l2_clip, self._model.weights()):
+            self._refuse_repetition()
+        # From here on something is released, and the batch is used up whatever happens.
+        self._waiting = self._batch = None
+        for parameter in module.parameters():
+            parameter.grad = None  # one that somebody left on a frozen parameter would move it, without clip or noise
+        take_step(self._training, state, parameters, found, streams)
+        if self.run is not None and state.done == self._steps:
+            self._finish(self.run)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise LoopError(
+            "a private loop is not copied or pickled: two of them would add the same noise; call make_private anew"
+        )
+
+    def cost(self, delta: float | None = None) -> Cost:
+        """ε of all that the ledger has charged so far, with the accountant that gave it (PLD, for a planned ledger)."""
+        return self.ledger.cost(delta)
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """ε of all that the ledger has charged so far, this loop's batches included."""
+        return self.cost(delta).epsilon
+
+    def close(self) -> None:
+        """Leave the run folder to others; it is resumed from its last checkpoint."""
+        self._key, self._over = None, True
+        if self._open is not None:
+            self._open()
+
+    def _draw(self, last: int) -> tuple[Any, Any]:
+        state, streams = self._state_now, self._streams()
+        if self._waiting is not None:
+            raise LoopError("call step(x, y) on the last batch before drawing the next")
+        self._model.refuse_changes()
+        if state.done == self._charged:
+            self._checkpoint()
+            # Blocks end at multiples of their length: batches asked for in small portions cost no more than at once.
+            charged = min(last, (state.done // self._block + 1) * self._block)
+            self.ledger.raise_count(self._number, charged + self._lost)
+            self._charged = charged
+        indices = self.plan.sampler.draw(streams, state.done)
+        x, y = self._model.gathered(self._training.records, indices, streams.generator(Stream.AUGMENTATION, state.done))
+        # Held here, so that its identity cannot pass to another object.
+        self._waiting, self._batch = _identity(x, y), (x, y)
+        return x, y
+
+    def _checkpoint(self) -> None:
+        """Before a block is charged: all that is needed to repeat its steps."""
+        if self.run is None or self._key is None or self._log is None:
+            return
+        with until_diverged(self.run, self.run.private / _STEPS):
+            check_finite(self._model.parameters)
+        state = self._state_now
+        self._optimizer.export(self._model.parameters, state.optimiser)  # schedulers change its learning rate
+        extra = [scheduler.state_dict() for scheduler in self._schedulers]
+        Checkpoint(self._model.weights(), state, extra=extra).write(self.run, self._key)
+        self._log.clear()
+
+    def _finish(self, run: Run) -> None:
+        assert self._key is not None
+        with until_diverged(run, run.private / _STEPS):
+            check_finite(self._model.parameters)
+        count = self.ledger.entries[self._number].count
+        write_finished(run, self._training, self._key, count, self._state_now.done)
+        Key.end(run, run.checkpoint, run.private / _STEPS)
+        self.close()
+
+    def _refuse_repetition(self) -> NoReturn:
+        """A step that would be a second release under the same noise: from the checkpoint on, new noise is needed."""
+        assert self.run is not None
+        assert self._key is not None
+        kept = Checkpoint.read(self.run, self._key)
+        count = self.ledger.entries[self._number].count
+        lost = count - (0 if kept is None else kept.state.done)
+        self._key.resumed(
+            self.run,
+            binding_of(self._training, self._key.seed),
+            lost=lost,
+            repeatable=False,
+            memoryless=self.plan.sampler.memoryless,
+            checkpoint="" if kept is None else kept.seal or "",
+        )
+        (self.run.private / _STEPS).unlink(missing_ok=True)
+        self.close()
+        raise LoopError(
+            f"step {self._state_now.done} starts from other weights than before the loop was stopped, and its noise "
+            "must not be used again: a program that is run again must do the same (keep schedulers by `schedulers=`). "
+            f"Call make_private again: it continues from the last checkpoint, with {lost} charged steps lost in all"
+        )
+
+
+class _StepLog:
+    """For each step since the checkpoint, a keyed fingerprint of what it started from, written before its release.
+
+    A step that is repeated must start from the same: another sum under the same noise would be a second release.
+    """
+
+    def __init__(self, run: Run, key: Key) -> None:
+        self._path, self._secret, self._era = run.private / _STEPS, bytes.fromhex(key.secret), key.era
+        self._known: dict[int, str] = {}
+        if self._path.exists():
+            for line in self._path.read_text().splitlines():
+                era, step, tag = [*line.split(" "), "", ""][:3]
+                if era == str(self._era) and len(tag) == 64:
+                    self._known[int(step)] = tag
+
+    def admits(self, step: int, l2_clip: float, weights: dict[str, Tensor]) -> bool:
+        """Whether the step is new, which is then on disk, or starts from what it started from before."""
+        mac = hmac.new(self._secret, f"step {step} {l2_clip!r}".encode(), hashlib.sha256)
+        for name in sorted(weights):
+            value = weights[name].detach().cpu().contiguous()
+            mac.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
+            mac.update(value.reshape(-1).view(torch.uint8).numpy().data)
+        tag = mac.hexdigest()
+        if step in self._known:
+            return hmac.compare_digest(self._known[step], tag)
+        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(handle, f"{self._era} {step} {tag}\n".encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        self._known[step] = tag
+        return True
+
+    def clear(self) -> None:
+        """After a checkpoint: none of these steps will be repeated."""
+        self._path.unlink(missing_ok=True)
+        self._known.clear()
+
+
+def _trainable(model: nn.Module) -> list[int]:
+    return [id(value) for value in model.parameters() if value.requires_grad]
+
+
+def _identity(x: Any, y: Any) -> list[tuple[int, int]]:
+    """Which tensors a batch consists of, and how often each was written to."""
+    leaves = pytree.tree_leaves((x, y))
+    return [(id(leaf), leaf._version if isinstance(leaf, Tensor) else 0) for leaf in leaves]
