@@ -13,10 +13,11 @@ from typing import Any
 from sordino import models
 from sordino.data import load
 from sordino.papers import better_features_programs as programs
-from sordino.papers.better_features_programs import CNN, DATASETS, LINEAR, NO_NUMBERS, RATES, SCATTER_CNN, size
+from sordino.papers.better_features_programs import CNN, DATASETS, LINEAR, RATES, SCATTER_CNN, size
+from sordino.papers.declarations import declared
 from sordino.papers.recipe_trials import LastIterateTrial, RecipeTrial, further_examples, settings
-from sordino.papers.records import Record, Series, percent
-from sordino.papers.tables import ACCURACY, Row, TrainingTable, accuracy
+from sordino.papers.records import Series, percent
+from sordino.papers.tables import Row, TrainingTable, accuracy
 from sordino.papers.trials import Experiment, Item, Result
 from sordino.training import TABLE_12
 
@@ -29,14 +30,7 @@ _T_AND_B_START: dict[tuple[str, str], dict[str, Any]] = {
     ("mnist", SCATTER_CNN): {"input_scale": 1.0, "orthogonal": False},
 }
 """Where our recipe starts otherwise than theirs, what theirs is."""
-_TUNING = (
-    "Settings are those that T&B chose by test accuracy at ε=3, a search that is not counted, here as there; below ε=3 "
-    "our learning rate shrinks with ε; the weights are averaged over the last tenth of the steps, which was tried once "
-    "first runs without it had been seen on the test sets (scatter-cnn 88.7 on Fashion-MNIST), and chosen on held-out "
-    "training records (item choices); the scatter-cnn on MNIST has settings of our own, sought on held-out records "
-    "once T&B's had given 98.40 ± 0.16 on the test set"
-)
-_TEST = "test accuracy, %"
+_DECLARED = declared(PAPER)
 
 
 def _row(cells: tuple[Any, ...], trial: RecipeTrial, **more: Any) -> Row:
@@ -50,7 +44,6 @@ def _at(dataset: str, recipe: str, epsilon: float = 3.0) -> RecipeTrial:
     return RecipeTrial(dataset, recipe, epsilon=epsilon, marks=_MARKS if epsilon == 3 else 1)
 
 
-_SEEDS = {"linear models": 3, "most networks": 1}
 _AT_EARLIER_BUDGETS: dict[tuple[str, str], dict[float, float | None]] = {
     ("mnist", LINEAR): {1.2: 98.1, 2.0: 98.5, 2.32: 98.6, 2.5: 98.7, 2.93: 98.7},
     ("mnist", SCATTER_CNN): {1.2: 97.8, 2.0: 98.4, 2.32: 98.5, 2.5: 98.6, 2.93: 98.7, 3.0: None},
@@ -62,19 +55,12 @@ _AT_EARLIER_BUDGETS: dict[tuple[str, str], dict[float, float | None]] = {
     ("cifar-10", SCATTER_CNN): {3.0: 69.3},
 }
 _TABLE_1 = TrainingTable(
-    title="Accuracy at the privacy budgets of earlier work",
-    columns=("data", "model", "ε", "paper"),
-    rows=[
+    _DECLARED["table-1"],
+    [
         _row((dataset, recipe, epsilon, theirs), _at(dataset, recipe, epsilon))
         for (dataset, recipe), budgets in _AT_EARLIER_BUDGETS.items()
         for epsilon, theirs in budgets.items()
     ],
-    notes=(
-        "δ=1e-5; each run is calibrated to its own ε, private normalisation included",
-        "The CNN's published figures are those of Table 19 at ε=3, shuffled",
-    ),
-    seeds=_SEEDS,
-    tuning=_TUNING,
 )
 
 
@@ -99,14 +85,8 @@ def _highest(results: list[Result]) -> list[Any]:
 
 
 _TABLE_11 = TrainingTable(
-    title="Without privacy",
-    columns=("data", "model", "paper"),
-    rows=_without_privacy,
-    notes=("Gradients clipped to 0.1, no noise: ε=∞; the highest accuracy along the run",),
-    here="20 epochs for linear models and 10 for networks, no CNN on CIFAR-10",
-    seeds={"all": 1},
-    tuning="High learning rates of T&B's Table 14; the paper does not give those of this table",
-    outcome=ACCURACY,
+    _DECLARED["table-11"],
+    _without_privacy,
     measure=_highest,
 )
 
@@ -126,9 +106,8 @@ def _claimed(results: list[Result]) -> float:
 
 
 _TABLE_19 = TrainingTable(
-    title="Poisson sampling against shuffled batches, at the same noise",
-    columns=("data", "model", "batches", "ε claimed", "paper"),
-    rows=[
+    _DECLARED["table-19"],
+    [
         row
         for (dataset, recipe), (poisson, shuffled) in _BY_SAMPLING.items()
         for row in (
@@ -136,20 +115,13 @@ _TABLE_19 = TrainingTable(
             _row((dataset, recipe, "shuffled", _claimed, shuffled), RecipeTrial(dataset, recipe, shuffled=True)),
         )
     ],
-    notes=("δ=1e-5; shuffled batches claim the ε of Poisson sampling: ε spent is what holds without amplification",),
-    seeds=_SEEDS,
-    tuning=_TUNING,
 )
 _TABLE_20 = TrainingTable(
-    title="Two sizes of the CNN on CIFAR-10 at ε=3",
-    columns=("model", "parameters", "paper"),
-    rows=lambda experiment: [
+    _DECLARED["table-20"],
+    lambda experiment: [
         Row((_SMALL_CNN, size(models.cifar_small_cnn()), 60.7), _at("cifar-10", _SMALL_CNN)),
         Row((CNN, size(models.cifar_cnn()), 59.2), _at("cifar-10", CNN)),
     ],
-    notes=("δ=1e-5",),
-    seeds={"all": 1},
-    tuning=_TUNING,
 )
 
 
@@ -166,9 +138,8 @@ _CANDIDATES: list[tuple[str, str, float, dict[str, Any]]] = [
     ),
 ]
 _CHOICES = TrainingTable(
-    title="What the paper leaves open, chosen on 5,000 held-out training records",
-    columns=("data", "model", "ε", "setting"),
-    rows=[
+    _DECLARED["choices"],
+    [
         Row(
             (dataset, recipe, epsilon, ", ".join(f"{name} {value}" for name, value in changes.items())),
             RecipeTrial(dataset, recipe, epsilon=epsilon, settings=settings(**changes), validation=5000),
@@ -176,42 +147,20 @@ _CHOICES = TrainingTable(
         )
         for dataset, recipe, epsilon, changes in _CANDIDATES
     ],
-    notes=(
-        "δ=1e-5, PLD; the learning rate is that at ε=3",
-        "Taken: an average over 0.1 (0.3 is a ninth in fact: see Averaging), and for transfer 20 epochs at 3.0, "
-        "near the best at half its steps",
-        "Taken for the network on MNIST: the last row, after some twenty more trials on the same records that are "
-        "not kept. What gains is the smaller input; the orthogonal start had helped one bad start there, and two "
-        "seeds here do not show that it matters",
-        "Benchmarks are public: looking at their held-out records is not counted; on private data it must be",
-    ),
-    tuning="This is the tuning",
-    outcome=ACCURACY,
     measure=accuracy,
 )
 
 
-def _as_the_budget_is_spent(recipes: Sequence[str]) -> TrainingTable:
+def _as_the_budget_is_spent(item: str, recipes: Sequence[str]) -> TrainingTable:
     """Figures 1 and 2."""
-    return TrainingTable(
-        title="Accuracy as the budget is spent, up to ε=3",
-        columns=("data", "model"),
-        rows=[
-            _row((dataset, recipe), _at(dataset, recipe), line=recipe, panel=dataset)
-            for dataset, recipe in product(DATASETS, recipes)
-        ],
-        notes=(
-            "δ=1e-5; one schedule, that of ε=3, is followed to its end, and its accuracy is measured on the way",
-            NO_NUMBERS,
-        ),
-        seeds=_SEEDS,
-        tuning=_TUNING,
-        axes=("ε (PLD)", _TEST, ""),
-        along="epsilon",
-    )
+    rows = [
+        _row((dataset, recipe), _at(dataset, recipe), line=recipe, panel=dataset)
+        for dataset, recipe in product(DATASETS, recipes)
+    ]
+    return TrainingTable(_DECLARED[item], rows, along="epsilon")
 
 
-def _convergence(datasets: tuple[str, ...], epochs: int) -> TrainingTable:
+def _convergence(item: str, datasets: tuple[str, ...], epochs: int) -> TrainingTable:
     """Figures 3 and 11: with and without noise, at a low and a high learning rate."""
 
     def rows(experiment: Experiment) -> list[Row]:
@@ -228,19 +177,7 @@ def _convergence(datasets: tuple[str, ...], epochs: int) -> TrainingTable:
             found.append(Row((dataset, recipe, rate, noise), trial, line=f"{recipe}, {noise}", panel=panel))
         return found
 
-    return TrainingTable(
-        title="Convergence with and without noise (ε=3), at a low and a high learning rate",
-        columns=("data", "model", "learning rate", "noise"),
-        rows=rows,
-        notes=("δ=1e-5, PLD; clipped to 0.1 with noise and without", NO_NUMBERS),
-        here=f"{epochs} epochs in place of {_EPOCHS[datasets[0]]}, without the CNN",
-        seeds={"all": 1},
-        tuning="Settings are T&B's (Table 14)",
-        outcome=ACCURACY,
-        measure=accuracy,
-        axes=("epochs", _TEST, ""),
-        along="epoch",
-    )
+    return TrainingTable(_DECLARED[item], rows, accuracy, along="epoch")
 
 
 _BY_RECORDS = {
@@ -271,19 +208,12 @@ def _more_records(experiment: Experiment) -> list[Row]:
 
 
 _FIGURE_4 = TrainingTable(
-    title="CIFAR-10 with fewer or more records, ε=3 and δ=1/2N",
-    columns=("N",),
-    rows=_more_records,
-    notes=(f"{NO_NUMBERS}; its larger sets add 500,000 pseudo-labelled images: --more FILE takes such a set",),
-    always="linear models, and no more than the examples at hand",
-    seeds={"all": 1},
-    tuning=_TUNING,
-    axes=("records", _TEST, "x"),
+    _DECLARED["figure-4"],
+    _more_records,
 )
 _FIGURE_5 = TrainingTable(
-    title="Transfer from public images to CIFAR-10",
-    columns=("ε", "paper, SimCLRv2", "paper, ResNeXt"),
-    rows=[
+    _DECLARED["figure-5"],
+    [
         Row(
             (epsilon, *published),
             RecipeTrial("cifar-10", "transfer-linear", epsilon=epsilon),
@@ -293,12 +223,6 @@ _FIGURE_5 = TrainingTable(
         )
         for epsilon, published in {0.5: (None, None), 1.0: (None, None), 2.0: (92.7, 80.0)}.items()
     ],
-    notes=("δ=1e-5; a linear model on the last layer of a network with public ImageNet weights",),
-    always="other public networks than theirs",
-    seeds={"all": 3},
-    tuning="Learning rate and epochs were chosen on held-out training records (item choices), the network by a "
-    "comparison on 2,000 training images that is not recorded; none of it is counted",
-    axes=("ε", _TEST, ""),
     beside=(
         Series("paper: SimCLRv2 (ImageNet)", [2.0], [92.7], points=True),
         Series("paper: ResNeXt (CIFAR-100)", [2.0], [80.0], points=True),
@@ -318,42 +242,27 @@ def _batch_sizes(experiment: Experiment) -> list[Row]:
 
 
 _FIGURE_7 = TrainingTable(
-    title="Convergence of the CNN for several batch sizes at ε=3",
-    columns=("data", "batch"),
-    rows=_batch_sizes,
-    notes=("δ=1e-5; the learning rate grows with the batch (Table 18)", NO_NUMBERS),
-    here="10 epochs in place of 40, no CIFAR-10",
-    seeds={"all": 1},
-    tuning=_TUNING,
-    axes=("epochs", _TEST, ""),
+    _DECLARED["figure-7"],
+    _batch_sizes,
     along="epoch",
 )
 
 
-def _iteration(experiment: Experiment) -> Record:
-    dataset = experiment.pick("mnist", "cifar-10")
-    return TrainingTable(
-        title=f"DP-SGD against amplification by iteration, linear models on {dataset}",
-        columns=("ε", "algorithm"),
-        rows=[
-            Row((epsilon, name), trial, line=name, x=epsilon)
-            for epsilon in (1.0, 2.0, 3.0)
-            for name, trial in (
-                ("DP-SGD", _at(dataset, LINEAR, epsilon)),
-                ("iteration", LastIterateTrial(dataset, LINEAR, epsilon=epsilon)),
-            )
-        ],
-        notes=(
-            "δ=1e-5; iteration is charged for every record, where the paper's figure holds for 99 % of them",
-            f"{NO_NUMBERS}; it has DP-SGD ahead throughout",
-        ),
-        here="MNIST in place of CIFAR-10",
-        always="iteration at one setting: the paper searched",
-        seeds={"all": 1},
-        tuning=f"{_TUNING}. Iteration: data clipped to 1, batches of 512, 10 epochs, the largest learning rate that is "
-        "allowed",
-        axes=("ε", _TEST, ""),
-    )(experiment)
+def _linear_dataset(experiment: Experiment) -> str:
+    return experiment.pick("mnist", "cifar-10")
+
+
+def _iteration(experiment: Experiment) -> list[Row]:
+    dataset = _linear_dataset(experiment)
+    trials = (
+        (epsilon, name, trial)
+        for epsilon in (1.0, 2.0, 3.0)
+        for name, trial in (
+            ("DP-SGD", _at(dataset, LINEAR, epsilon)),
+            ("iteration", LastIterateTrial(dataset, LINEAR, epsilon=epsilon)),
+        )
+    )
+    return [Row((epsilon, name), trial, line=name, x=epsilon) for epsilon, name, trial in trials]
 
 
 ITEMS: dict[str, Item] = {
@@ -365,15 +274,17 @@ ITEMS: dict[str, Item] = {
     "table-19": _TABLE_19,
     "table-20": _TABLE_20,
     "choices": _CHOICES,
-    "figure-1": _as_the_budget_is_spent((LINEAR, CNN)),
-    "figure-2": _as_the_budget_is_spent((LINEAR, SCATTER_CNN, CNN)),
-    "figure-3": _convergence(("cifar-10",), 6),
+    "figure-1": _as_the_budget_is_spent("figure-1", (LINEAR, CNN)),
+    "figure-2": _as_the_budget_is_spent("figure-2", (LINEAR, SCATTER_CNN, CNN)),
+    "figure-3": _convergence("figure-3", ("cifar-10",), 6),
     "figure-4": _FIGURE_4,
     "figure-5": _FIGURE_5,
     "figure-6": programs.figure_6,
     "figure-7": _FIGURE_7,
     "figure-8": programs.figure_8,
     "figure-9": programs.figure_9,
-    "figure-10": _iteration,
-    "figure-11": _convergence(("mnist", "fashion-mnist"), 10),
+    "figure-10": TrainingTable(
+        _DECLARED["figure-10"], _iteration, words=lambda experiment: {"dataset": _linear_dataset(experiment)}
+    ),
+    "figure-11": _convergence("figure-11", ("mnist", "fashion-mnist"), 10),
 }

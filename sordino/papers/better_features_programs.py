@@ -12,6 +12,7 @@ from torch import nn
 
 from sordino import models
 from sordino.budget import Iteration, PoissonGaussian, Repeated, calibration, rdp
+from sordino.papers.declarations import declared
 from sordino.papers.recipe_trials import RecipeTrial, settings
 from sordino.papers.records import Cell, Record, Series, percent
 from sordino.papers.tables import classic_noise
@@ -22,9 +23,8 @@ DATASETS = ("mnist", "fashion-mnist", "cifar-10")
 LINEAR, SCATTER_CNN, CNN = "scatter-linear", "scatter-cnn", "cnn"
 RATES = {"mnist": (0.5, 8.0), "fashion-mnist": (1.0, 16.0), "cifar-10": (0.25, 4.0)}
 """Low and high learning rates of Table 14."""
-NO_NUMBERS = "The paper's figure has no numbers in its text"
 _DELTA = 1e-5
-_THE_GRID = "None but the averaging of weights: this is the grid itself"
+_DECLARED = declared("better-features")
 
 
 def table_2(experiment: Experiment) -> Record:
@@ -52,17 +52,7 @@ def table_2(experiment: Experiment) -> Record:
             rows.append([dataset, name, theirs, percent(result["accuracy"] for result in best), len(best)])
             highest += [point["accuracy"] for _, results in candidates for run in results for point in run["curve"]]
         rows.append([dataset, "highest seen", published[dataset][3], percent([max(highest)]), 1])
-    return Record.of(
-        "Normalisation of features, without noise, after 20 epochs",
-        ["data", "normalisation", "paper", "ours", "seeds"],
-        rows,
-        [
-            "Gradients are clipped, statistics are exact: ε=∞",
-            "The number of groups is the best on the test set, as theirs",
-        ],
-        experiment.shortfall(always="the highest accuracy is that along these runs, not upon convergence", all=1),
-        "Settings are T&B's (Table 10)",
-    )
+    return _DECLARED["table-2"].record(experiment, rows)
 
 
 def _grid(experiment: Experiment, dataset: str) -> list[tuple[dict[str, float], Result]]:
@@ -96,14 +86,7 @@ def table_3(experiment: Experiment) -> Record:
         values = min(found), max(found), middle, median(abs(value - middle) for value in found)
         for name, figure, value in zip(("min", "max", "median", "MAD"), theirs, values, strict=True):
             rows.append([dataset, LINEAR, name, figure, f"{value:.2f}", len(found)])
-    return Record.of(
-        "Accuracy over the grid of hyper-parameters (Table 12) at ε=3",
-        ["data", "model", "over the grid", "paper", "ours", "settings tried"],
-        rows,
-        ["δ=1e-5, PLD; each run is paid for by itself: the search as a whole would cost more"],
-        experiment.shortfall("some settings, drawn at random from the grid of 360", "linear models only"),
-        _THE_GRID,
-    )
+    return _DECLARED["table-3"].record(experiment, rows)
 
 
 def figure_8(experiment: Experiment) -> Record:
@@ -120,16 +103,7 @@ def figure_8(experiment: Experiment) -> Record:
         for place in places:
             middle, most = median(groups[place]), max(groups[place])
             rows.append([dataset, name, place, f"{middle:.2f}", f"{most:.2f}", len(groups[place])])
-    return Record.of(
-        "Linear models with one hyper-parameter held, over all others, at ε=3",
-        ["data", "hyper-parameter", "value", "median", "maximum", "settings tried"],
-        rows,
-        ["δ=1e-5, PLD", NO_NUMBERS],
-        experiment.shortfall("the settings drawn for Table 3", "linear models only"),
-        _THE_GRID,
-        ("value", "test accuracy, %", "x"),
-        series,
-    )
+    return _DECLARED["figure-8"].record(experiment, rows, series)
 
 
 def table_4(experiment: Experiment) -> Record:
@@ -144,7 +118,7 @@ def table_4(experiment: Experiment) -> Record:
         "small CNN, CIFAR-10": (168_000, models.cifar_small_cnn()),
     }
     rows: list[list[Cell]] = [[name, theirs, size(network)] for name, (theirs, network) in networks.items()]
-    return Record.of("Parameters", ["model", "paper", "ours"], rows, [])
+    return _DECLARED["table-4"].record(experiment, rows)
 
 
 def size(network: nn.Module) -> int:
@@ -160,14 +134,9 @@ def figure_6(experiment: Experiment) -> Record:
     middle = len(batches) // 2
     theirs = [classic_noise(rate, round(epochs / rate), 3.0, _DELTA) for rate in rates]
     roots = [sigmas[middle] * (rate / rates[middle]) ** 0.5 for rate in rates]
-    return Record.of(
-        "Noise that 60 epochs at ε=3 need, by sampling rate",
-        ["batch", "sampling rate", "σ (RDP, old: T&B's accountant)", "σ (PLD)", "c·√rate"],
-        [list(row) for row in zip(batches, rates, theirs, sigmas, roots, strict=True)],
-        ["δ=1e-5; Claim D.1 says σ ≈ c·√(B/N): c is taken from the row in the middle, by PLD"],
-        axes=("sampling rate", "noise multiplier σ", "xy"),
-        series=[Series("PLD", rates, sigmas), Series("c·√rate", rates, roots, points=True)],
-    )
+    rows: list[list[Cell]] = [list(row) for row in zip(batches, rates, theirs, sigmas, roots, strict=True)]
+    series = [Series("PLD", rates, sigmas), Series("c·√rate", rates, roots, points=True)]
+    return _DECLARED["figure-6"].record(experiment, rows, series)
 
 
 def figure_9(experiment: Experiment) -> Record:
@@ -189,29 +158,17 @@ def figure_9(experiment: Experiment) -> Record:
         ],
         "iteration as T&B (replace-one, old)": [_iteration_sigma_old(epochs, steps, epsilon) for epsilon in budgets],
     }
-    return Record.of(
-        "Noise that 10 epochs at rate 512/50,000 need, by ε",
-        ["ε", *(f"σ of {name}" for name in lines)],
-        [list(row) for row in zip(budgets, *lines.values(), strict=True)],
-        [
-            "δ=1e-5; zero-out adjacency but in the last column, for which T&B price replace-one",
-            "T&B report that iteration needs less noise for ε>40 and ε<0.2. The first shows here too. The second does "
-            "not: it comes from their accountant, whose orders end at 63, so that ln(1/δ)/62 = 0.186 is the least ε it "
-            "can give DP-SGD, however much noise there is (empty cells), while iteration's ε is minimised over all "
-            "orders. With larger orders or PLD, DP-SGD needs less noise down to the smallest ε tried",
-            "Iteration is charged for the last of the 97 steps of an epoch, which is the step of their 99 % too",
-        ],
-        axes=("ε", "noise multiplier σ", "xy"),
-        series=[
-            Series(
-                name,
-                [epsilon for epsilon, sigma in zip(budgets, sigmas, strict=True) if sigma is not None],
-                [sigma for sigma in sigmas if sigma is not None],
-                points="T&B" in name,
-            )
-            for name, sigmas in lines.items()
-        ],
-    )
+    series = [
+        Series(
+            name,
+            [epsilon for epsilon, sigma in zip(budgets, sigmas, strict=True) if sigma is not None],
+            [sigma for sigma in sigmas if sigma is not None],
+            points="T&B" in name,
+        )
+        for name, sigmas in lines.items()
+    ]
+    rows: list[list[Cell]] = [list(row) for row in zip(budgets, *lines.values(), strict=True)]
+    return _DECLARED["figure-9"].record(experiment, rows, series)
 
 
 def _iteration_sigma_old(epochs: int, steps: int, epsilon: float) -> float:

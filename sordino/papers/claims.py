@@ -1,17 +1,18 @@
 """What each paper claims, and whether our record of the item bears it out.
 
-A claim is worded here, beside what the paper reports; what ours came to is read off the record. Most claims are judged
-in one of four ways: our figures reach the paper's, some rows are above others, one column is above another, or the
-record's own notes say what shows. A verdict counts how many of the comparisons hold.
+A claim is declared in PAPER.toml, with the judge that reads ours off the record. Most are judged in one of four ways:
+our figures reach the paper's, some rows are above others, one column is above another, or the record's own notes say
+what shows. A verdict counts how many of the comparisons hold.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import median
 from typing import Any
 
+from sordino.papers.declarations import Declaration
 from sordino.papers.records import Cell, Record, as_text
 
 
@@ -34,15 +35,6 @@ class Verdict:
 
 Judge = Callable[[Record], Verdict]
 Row = dict[str, Cell]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What the paper says, its figures in a few words (or those that the judge reads off the record), and the judge."""
-
-    words: str
-    theirs: str
-    judge: Judge
 
 
 def value(cell: Cell) -> float | None:
@@ -90,7 +82,7 @@ def reached(paper: str = "paper", ours: str = "ours", within: float = 0.3, best_
     return judge
 
 
-def above(first: Row, second: Row, by: tuple[str, ...] = (), ours: str = "ours", apart: bool = False) -> Judge:
+def above(first: Row, second: Row, by: Sequence[str] = (), ours: str = "ours", apart: bool = False) -> Judge:
     """Rows like `first` are above rows like `second` that are equal in `by`, if `apart` with intervals apart."""
 
     def judge(record: Record) -> Verdict:
@@ -149,25 +141,25 @@ def growing(column: str, by: str, falling: bool = False) -> Judge:
     return judge
 
 
-def _parameters(record: Record) -> Verdict:
+def parameters(record: Record) -> Verdict:
     rows = _rows(record)
     near = [abs((value(row["ours"]) or 0) / (value(row["paper"]) or 1) - 1) < 0.01 for row in rows]
     return Verdict(sum(near), len(near), "within 1 % each" if all(near) else "see table")
 
 
-def _square_root(record: Record) -> Verdict:
+def square_root(record: Record) -> Verdict:
     pairs = [(value(row["σ (PLD)"]) or 0, value(row["c·√rate"]) or 1) for row in _rows(record)]
     near = [abs(sigma / law - 1) < 0.1 for sigma, law in pairs]
     return Verdict(sum(near), len(near), f"within 10 % at {sum(near)} of {len(near)} rates")
 
 
-def _iteration(record: Record) -> Verdict:
+def iteration(record: Record) -> Verdict:
     rows = [row for row in _rows(record) if not 0.2 <= (value(row["ε"]) or 0) <= 40]
     less = [(value(row["σ of iteration (RDP)"]) or 0) < (value(row["σ of DP-SGD (PLD)"]) or 0) for row in rows]
     return Verdict(sum(less), len(less), "for ε>40 alone")
 
 
-def _noise_slows(record: Record) -> Verdict:
+def noise_slows(record: Record) -> Verdict:
     """Noise costs more at the high learning rate than at the low one."""
     groups = groupby(_rows(record), key=lambda row: (row["data"], row["model"], row["learning rate"]))
     costs = [(value(plain["ours"]) or 0) - (value(noisy["ours"]) or 0) for _, (plain, noisy) in groups]
@@ -177,12 +169,12 @@ def _noise_slows(record: Record) -> Verdict:
     return Verdict(sum(low < high for low, high in pairs), len(pairs), said)
 
 
-def _generalisation(record: Record) -> Verdict:
+def generalisation(record: Record) -> Verdict:
     plain, sampled, noisy = (value(row["test accuracy"]) or 0 for row in _rows(record))
     return Verdict((sampled > plain) + (abs(noisy - sampled) <= 1), 2, f"{plain:.1f}, {sampled:.1f}, {noisy:.1f}")
 
 
-def _thirteen(record: Record) -> Verdict:
+def thirteen(record: Record) -> Verdict:
     old, pld = (
         next(value(row["q=1"]) or 0 for row in _rows(record) if row["ε"] == 3 and row["accountant"] == accountant)
         for accountant in ("RDP, old", "PLD")
@@ -190,7 +182,7 @@ def _thirteen(record: Record) -> Verdict:
     return Verdict(int(abs(old / 13 - 1) < 0.05), 1, f"{old:.1f} by their accountant, {pld:.1f} by PLD")
 
 
-def _refuted(record: Record) -> Verdict:
+def refuted(record: Record) -> Verdict:
     claims = [row for row in _rows(record) if str(row["algorithm"]).startswith("SI-DPSGD")]
     sound = [value(row["sound ε"]) or float("inf") for row in claims]
     low = [max(value(row["audited ≥"]) or 0, value(row["final only ≥"]) or 0) for row in claims]
@@ -198,7 +190,7 @@ def _refuted(record: Record) -> Verdict:
     return Verdict(held, len(claims), f"sound ε of {min(sound):.0e} or more")
 
 
-def _norms(plain: tuple[str, ...], normed: tuple[str, ...]) -> Judge:
+def norms(plain: Sequence[str], normed: Sequence[str]) -> Judge:
     """At σ of 1 and 2, each network with a norm is above the same without."""
 
     def judge(record: Record) -> Verdict:
@@ -209,204 +201,39 @@ def _norms(plain: tuple[str, ...], normed: tuple[str, ...]) -> Judge:
     return judge
 
 
-def _learns(record: Record) -> Verdict:
+def learns(record: Record) -> Verdict:
     rows = _rows(record)
     plain = {row["model"]: value(row["last"]) or 0 for row in rows if row["σ"] == 0}
     gaps = [(value(row["last"]) or 0) - plain[row["model"]] for row in rows if row["σ"] != 0]
     return Verdict(sum(gap >= -3 for gap in gaps), len(gaps), f"{min(gaps):+.1f} points at worst")
 
 
-def _answer(record: Record) -> Verdict:
+def answer(record: Record) -> Verdict:
     row = next(row for row in _rows(record) if row["ε"] == 0.1 and row["which is"] == "the answer")
     return Verdict(int((value(row["on test (± sd)"]) or 0) > 78.58), 1, f"{row['on test (± sd)']}, all of it counted")
 
 
-def _time(record: Record) -> Verdict:
+def time(record: Record) -> Verdict:
     ratios = [(value(row["our ratio"]) or 0, value(row["paper's ratio"]) or 0) for row in _rows(record)]
     held = sum(ours >= theirs / 2 for ours, theirs in ratios)
     return Verdict(held, len(ratios), f"{min(ratios)[0]:.1f}–{max(ratios)[0]:.1f} ×")
 
 
-_LENETS = ("LeNet-300-100", "LeNet-5")
-_PHENOMENON = r"(the phenomenon|: it) (shows|does not show)[^;.]*"
-_SHOWS = "shows"
-_APART = r"\(intervals apart\)"
-_GAP = r"([+-][\d.]+) points"
-_UNDER_NOISE = r"by ([+-][\d.]+) points under noise"
-_WORSE = r"RWT is ([\d.]+ points \w+)"
-_BELOW = r"is ([\d.]+ points below)"
-_CROSSOVER = r"crossover at ε of ([\d.e+∞]+)"
-_UNPRIVATE = "What is claimed as ε holds"
-
-CLAIMS: dict[str, dict[str, Claim]] = {
-    "better-features": {
-        "table-1": Claim("Scattering reaches these accuracies at small ε", "", reached()),
-        "table-2": Claim("Normalised features learn better", "", reached(within=0.5)),
-        "table-3": Claim("Most hyper-parameters do well", "", reached(within=0.5)),
-        "table-4": Claim("Sizes of the models", "26,000–551,000", _parameters),
-        "table-11": Claim("Without privacy CNNs are ahead on CIFAR-10", "", reached(within=1.0)),
-        "table-19": Claim("Poisson and shuffled batches train alike", "", reached()),
-        "table-20": Claim("At ε=3 a smaller CNN reaches more", "", reached()),
-        "figure-1": Claim(
-            "Linear models on scattering are ahead of CNNs up to ε=3",
-            "on all three datasets",
-            above({"model": "scatter-linear"}, {"model": "cnn"}, ("data",)),
-        ),
-        "figure-2": Claim(
-            "CNNs gain by scattering, too",
-            "on all three datasets",
-            above({"model": "scatter-cnn"}, {"model": "cnn"}, ("data",)),
-        ),
-        "figure-3": Claim("Noise costs more at high learning rates", "a figure", _noise_slows),
-        "figure-4": Claim("More records, more accuracy", "a figure", growing("ours", "N")),
-        "figure-5": Claim("Public features reach 92.7 % on CIFAR-10 at ε=2", "", reached("paper, SimCLRv2")),
-        "figure-6": Claim("σ grows as √(sampling rate)", "σ ≈ c·√(B/N)", _square_root),
-        "figure-9": Claim("Iteration needs less noise than DP-SGD", "for ε<0.2 and ε>40", _iteration),
-        "figure-10": Claim(
-            "DP-SGD is ahead of iteration",
-            "throughout",
-            above({"algorithm": "DP-SGD"}, {"algorithm": "iteration"}, ("ε",)),
-        ),
-        "figure-11": Claim("Noise costs more at high learning rates", "a figure", _noise_slows),
-    },
-    "sampling-rates": {
-        "table-1": Claim("Large rates give the best accuracy yet", "", reached(best_of="setting")),
-        "table-2": Claim("Large rates do so in nine settings", "", reached(best_of="setting")),
-        "figure-1": Claim(
-            "GD, SGD and DP-GD: SGD generalises better than GD, DP-GD as well as SGD", "a figure", _generalisation
-        ),
-        "figure-2": Claim("60 epochs at ε=3 need σ ≈ 13·√q", "13", _thirteen),
-        "figure-3": Claim("Accuracy along the budget", "", reached()),
-    },
-    "weight-distributions": {
-        "table-1": Claim(
-            "With a norm, networks learn at noisy weights",
-            "98.0–99.3 against no convergence",
-            _norms(_LENETS * 2, tuple(f"{norm}-{name}" for norm in ("BN", "LN") for name in _LENETS)),
-        ),
-        "table-2": Claim(
-            "Batch norm before the scores helps at noisy weights",
-            "+4.3 to +28 points",
-            _norms(("ResNet-18", "VGG-16"), ("BN-ResNet-18", "BN-VGG-16")),
-        ),
-        "table-3": Claim(
-            "Layer norm helps LSTMs at noisy weights", "+19 and +58 points", _norms(("BiLSTM-DL",), ("LN-BiLSTM-DL",))
-        ),
-        "table-4": Claim(f"{_UNPRIVATE} (MNIST)", "ε of 0.025–7", _refuted),
-        "table-5": Claim(f"{_UNPRIVATE} (CIFAR-10)", "ε of 0.05–8", _refuted),
-        "table-6": Claim(f"{_UNPRIVATE} (AG News)", "ε of 0.05–7", _refuted),
-        "figure-1": Claim("With batch norm noise costs next to nothing", "a figure", _learns),
-    },
-    "privacy-aware": {
-        "table-1": Claim(
-            "Simple networks are ahead under noise, complex ones without",
-            "in all pairs",
-            noted(f"the simple network is better.*{_PHENOMENON}", _SHOWS, _UNDER_NOISE),
-        ),
-        "table-2": Claim(
-            "Selected features are ahead under noise (Breast Cancer)", "at both ε", noted(_PHENOMENON, _SHOWS)
-        ),
-        "table-3": Claim(
-            "Fewer inputs are better under noise",
-            "86 to 60 %",
-            noted(r"\d+ above \d+: [^;.]*", "intervals apart"),
-        ),
-        "table-4": Claim(
-            "The privacy-aware CNN is ahead of LeNet-5", "at both ε", noted("than LeNet-5 by .*", _APART, f"by {_GAP}")
-        ),
-        "table-5": Claim(
-            "PCA helps under noise", "for both networks", noted("PCA is better by .*", _APART, f"by {_GAP}")
-        ),
-        "table-6": Claim(
-            "Frozen random layers (RWT) help at small ε",
-            "+22, +4 and +7 points",
-            noted(r"at ε=0[.]\d+: RWT is .*", f"better {_APART}", _WORSE),
-        ),
-        "table-7": Claim(
-            "RWT is ahead of full training and of a simple network",
-            "+25 and +2 points",
-            noted("RWT is .*", f"better {_APART}", _WORSE),
-        ),
-        "table-8": Claim(
-            "Private searches find better networks",
-            "+1.8 to +2.4 points",
-            noted("[A-Z]+ is .* better than STW .*", _APART, r"is ([\d.]+ points)"),
-        ),
-        "table-9": Claim(
-            "Searches with frozen layers find better networks",
-            "+3.1 and +19 points",
-            noted(f"better than STW.*{_PHENOMENON}", _SHOWS, _UNDER_NOISE),
-        ),
-        "table-10": Claim(
-            "PAFS selects the best features",
-            "ahead of all features at most ε",
-            column_above("ours, PAFS", "ours, All", {"regime": "whole workflow, (ε, 1e-5)"}),
-        ),
-        "table-13": Claim(
-            "The simple LSTM is ahead under noise",
-            "+7.4 points",
-            noted(f"better by.*{_PHENOMENON}", _SHOWS, _UNDER_NOISE),
-        ),
-        "table-14": Claim(
-            "Under noise wider networks err more", "at all depths", column_above("ours, 120 units", "ours, 10 units")
-        ),
-        "table-15": Claim(
-            "Without noise wider networks err less", "at all depths", column_above("ours, 10 units", "ours, 120 units")
-        ),
-        "table-16": Claim(
-            "One-hot helps above an ε of 0.01 to 0.05 and hurts below",
-            "crossover shows",
-            noted("the crossover, .*(shows|does not show) in this range", _SHOWS),
-        ),
-        "table-17": Claim("DP-SGD takes many times as long as SGD", "19–37 ×", _time),
-        "table-18": Claim("Selected features are ahead under noise (Adult)", "at both ε", noted(_PHENOMENON, _SHOWS)),
-        "figure-1": Claim(
-            "Under noise larger networks fall behind",
-            "a figure",
-            noted(r"the largest is .* below it \(.*?\)", "with intervals apart", _BELOW),
-        ),
-        "figure-3": Claim(
-            "Few features are best at small ε (Adult)", "78.58 with 5 features", noted(_PHENOMENON, _SHOWS)
-        ),
-        "figure-4": Claim(
-            "Few features are best at small ε (Breast Cancer)", "best with 1 feature", noted(_PHENOMENON, _SHOWS)
-        ),
-        "figure-5": Claim("More inputs, larger distance from SGD", "a figure", growing("at the end", "inputs")),
-        "figure-6": Claim(
-            "Complex networks need more ε for 85 %",
-            "at all sizes",
-            above({"network": "complex"}, {"network": "simple"}, ("records",), "ε", True),
-        ),
-        "figure-7": Claim(
-            "Lines of simple and complex FCNs cross",
-            "ε ≈ 1e4",
-            noted("crossover at .*", "it shows.* overtakes shows", _CROSSOVER),
-        ),
-        "figure-8": Claim(
-            "Logistic regression, FCN, CNN: each ahead from some ε",
-            "ε of 0.25 and 0.5",
-            noted("crossover at .*", "it shows.* overtakes shows", _CROSSOVER),
-        ),
-        "figure-9": Claim(
-            "The simple SVHN CNN is ahead at its own rate",
-            "a figure",
-            noted("a rate for each: .*", rf"[+].* {_APART}", f"each: {_GAP}"),
-        ),
-        "figure-10": Claim(
-            "RWT is ahead below a crossover",
-            "ε ≈ 1.4 and 0.6",
-            noted("crossover at .*", "RWT is ahead below it shows", _CROSSOVER),
-        ),
-        "figure-12": Claim(
-            "Under noise wider and deeper networks fall behind",
-            "a figure",
-            noted(r"the largest is .* below it \(.*?\)", "with intervals apart", _BELOW),
-        ),
-        "appendix-e": Claim(
-            "DP-SGD's clip helps: ahead of SGD",
-            "+4.6 points",
-            above({"way": "DP-SGD at ε=1e7"}, {"way": "SGD"}, apart=True),
-        ),
-        "adult-best": Claim("The best private model for Adult, ε=0.1", "78.58, selection uncounted", _answer),
-    },
+_DIRECT: dict[str, Judge] = {
+    judge.__name__: judge
+    for judge in (
+        *(parameters, square_root, iteration, noise_slows, generalisation),
+        *(thirteen, refuted, learns, answer, time),
+    )
 }
+_WITH_CHOICES: dict[str, Callable[..., Judge]] = {
+    make.__name__: make for make in (reached, above, column_above, noted, growing, norms)
+}
+
+
+def verdict(item: Declaration, record: Record) -> Verdict | None:
+    """Whether the record bears out what the paper claims; None where it claims nothing."""
+    if not item.claim:
+        return None
+    judge = _DIRECT[item.judge] if item.judge in _DIRECT else _WITH_CHOICES[item.judge](**item.judged)
+    return judge(record)

@@ -10,7 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sordino.papers.claims import CLAIMS
+from sordino.papers.claims import verdict
+from sordino.papers.declarations import declared
 from sordino.papers.items import PAPERS
 from sordino.papers.records import Cell, Record, as_text
 
@@ -73,11 +74,11 @@ def _name(item: str) -> str:
 
 def _headline(record: Record) -> list[str]:
     link = f"[{_name(record.item)}](results/{record.paper}/{record.item}.md)"
-    claim = CLAIMS[record.paper].get(record.item)
-    if claim is None:
+    item = declared(record.paper).get(record.item)
+    found = item and verdict(item, record)
+    if not item or not found:
         return [link, record.title, "–", "–", _seeds(record), "–"]
-    verdict = claim.judge(record)
-    return [link, claim.words, claim.theirs or verdict.theirs, verdict.ours, _seeds(record), str(verdict)]
+    return [link, item.claim, item.theirs or found.theirs, found.ours, _seeds(record), str(found)]
 
 
 def _seeds(record: Record) -> str:
@@ -88,9 +89,9 @@ def _seeds(record: Record) -> str:
 
 def _item_page(record: Record, drawn: bool) -> str:
     lines = [f"# {record.title}", "", f"[Results](../../results.md) / {record.paper} / {_name(record.item)}", ""]
-    claim = CLAIMS[record.paper].get(record.item)
-    if claim is not None:
-        lines += [f"**Claim:** {claim.words}. **Holds here:** {claim.judge(record)}.", ""]
+    item = declared(record.paper).get(record.item)
+    if item and (found := verdict(item, record)):
+        lines += [f"**Claim:** {item.claim}. **Holds here:** {found}.", ""]
     lines += _split_table(record.columns, record.rows)
     if drawn:
         lines += ["", f"![{record.title}](../../../results/{record.paper}/{record.item}.png)"]

@@ -66,21 +66,6 @@ class Record:
     """Plan, price and outcome of every training behind the rows."""
     made: dict[str, str] = field(default_factory=lambda: _circumstances())
 
-    @classmethod
-    def of(
-        cls,
-        title: str,
-        columns: list[str],
-        rows: list[list[Cell]],
-        notes: list[str],
-        reduced: str | None = None,
-        tuning: str = "",
-        axes: tuple[str, str, str] = ("", "", ""),
-        series: list[Series] | None = None,
-    ) -> "Record":
-        """What an item found; `reproduce` adds which item it is, and its trials."""
-        return cls("", "", title, columns, rows, notes, reduced, tuning, *axes, series or [])
-
     def write(self, folder: Path) -> Path:
         path = folder / self.paper / f"{self.item}.json"
         path.parent.mkdir(parents=True, exist_ok=True)

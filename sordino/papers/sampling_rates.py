@@ -18,24 +18,19 @@ from sordino import models
 from sordino.budget import Ledger, noise_against_sample_rate, printed, square_root_law
 from sordino.data import PoissonSampler, load
 from sordino.features import Pixels, as_array
+from sordino.papers.declarations import declared
 from sordino.papers.recipe_trials import RecipeTrial, settings
 from sordino.papers.records import Cell, Record, Series, percent
-from sordino.papers.tables import ACCURACY, Row, TrainingTable, accuracy, classic_noise
+from sordino.papers.tables import Row, TrainingTable, accuracy, classic_noise
 from sordino.papers.trials import Experiment, Item, Result, Say, Trial, resumed_or_restarted
 from sordino.runs import Run
 from sordino.training import LARGE_RATES, SGD, USUAL_SCALE, NetworkHead, Plan, Shifts, fit
 
 PAPER = "sampling-rates"
 _DELTA = 1e-5
-_TUNING = (
-    "Settings are LSR's, from a search of theirs that is not counted, here as there; the weights are averaged over the "
-    "last tenth of the steps, this library's default, chosen on held-out Fashion-MNIST records with other models "
-    "(better-features, item choices)"
-)
+_DECLARED = declared(PAPER)
 _LONG = ("lsr-c2", "lsr-c3")
 """Trainings of 100 epochs, some six hours of one core each: a shorter one would say nothing about the paper's."""
-_SHORTFALL = f"no {' and '.join(_LONG)}"
-_NO_NUMBERS = "The paper's figure has no numbers in its text"
 _OURS: dict[str, dict[str, Any]] = {
     "lsr-m2": {"learning_rate": 3.6, "shifts": Shifts(views=1, most=1)},
     "lsr-m3": {"epochs": 60, "shifts": Shifts(views=2, most=1)},
@@ -84,7 +79,7 @@ def _trial(name: str, changes: dict[str, Any] | None = None, **more: Any) -> Rec
     return RecipeTrial(made.dataset, name, epsilon=made.epsilon, delta=_DELTA, settings=changed, **more)
 
 
-def _accuracies(title: str, names: Iterable[str]) -> TrainingTable:
+def _accuracies(item: str, names: Iterable[str]) -> TrainingTable:
     """Tables 1 and 2: accuracy at their ε, which ours by PLD do not exceed."""
 
     def rows(experiment: Experiment) -> list[Row]:
@@ -101,30 +96,12 @@ def _accuracies(title: str, names: Iterable[str]) -> TrainingTable:
                 ]
         return found
 
-    return TrainingTable(
-        title=title,
-        columns=("setting", "data", "q", "before", "paper's σ", "paper's ε", "paper"),
-        rows=rows,
-        notes=(
-            "δ=1e-5; ours are calibrated by PLD to the paper's ε, so that they need less noise",
-            "The paper's σ belongs to the ε that it aimed at (1, 2, 2.93 and 1, 2, 2.7 and 2, 5, 7.53 by RDP); where "
-            "it reports less, that seems to be what was spent when the accuracy was reached; ours is the whole run's",
-            "q and σ are those of the authors' code. The paper prints q to two digits, 0.17 for M2 where the code has "
-            "0.1427, and σ that differs by 0.01 in six rows. For M2 the code's q gives the ε aimed at (2.00, RDP and "
-            "the old conversion), the printed one 2.20",
-            "Rows with changes are of our own choice: whether, by the test records (these settings fell short of the "
-            "paper's accuracy when first trained); how, by held-out ones: item choices",
-        ),
-        here=_SHORTFALL,
-        seeds={"all": 1},
-        tuning=_TUNING,
-    )
+    return TrainingTable(_DECLARED[item], rows)
 
 
 _CHOICES = TrainingTable(
-    title="Where the paper's settings fall short of its accuracy: others, on 5,000 held-out training records",
-    columns=("setting", "ε", "change"),
-    rows=lambda experiment: [
+    _DECLARED["choices"],
+    lambda experiment: [
         Row(
             (name, LARGE_RATES[name].epsilon, _words(changes) or "the paper's"),
             _trial(name, changes, validation=5000, simulated=_SIMULATED),
@@ -132,21 +109,6 @@ _CHOICES = TrainingTable(
         )
         for name, changes in (_TRIED[3:4] if experiment.quick else _TRIED)
     ],
-    notes=(
-        f"Simulated: a step draws {_SIMULATED} examples, with the noise in its mean that the setting's batch would "
-        "have at the row's ε (δ=1e-5, PLD). It takes a twentieth of the time, and rows can be compared, though so "
-        "few examples cost a little accuracy themselves; these trainings are not private at that ε",
-        f"Taken in Tables 1 and 2: {'; '.join(f'{name}: {_words(changes)}' for name, changes in _OURS.items())}. "
-        "A moved view is the image moved by up to a pixel each way, anew in each step",
-        "Which settings were tried was decided by their accuracy on the test records as the paper has them: three "
-        "fell short of the paper's when first trained, M2 by 0.03 and not in Table 2. For F2 nothing gained",
-        "Some forty more trials on the same held-out records are not kept, by hand, with the noise of all 60,000 "
-        "records: other clips, momenta, schedules, lengths and starts; whitened, mirrored, further moved images. "
-        "M3 was first trained with one moved view by them, and seen on the test records so",
-        "Benchmarks are public: looking at their held-out records is not counted; on private data it must be",
-    ),
-    tuning="This is the tuning",
-    outcome=ACCURACY,
     measure=accuracy,
 )
 
@@ -252,22 +214,8 @@ def _generalisation(experiment: Experiment) -> Record:
         tests.append(end[0])
         cost = printed(plan.epsilon(_DELTA)) if plan.private else "∞"
         rows.append([label, descent.noise_multiplier, cost, *(percent([share]) for share in end)])
-    return Record.of(
-        f"Generalisation of GD, SGD and DP-GD on {RECORDS:,} images of Fashion-MNIST",
-        ["descent", "σ", "ε", "test accuracy", "training accuracy"],
-        rows,
-        [
-            f"Learning rate {_LEARNING_RATE}, no momentum, {iterations:,} iterations; the table has means of the last "
-            f"{_LAST} measurements",
-            f"DP-GD clips to 1, with noise of the variance that drawing {BATCH} gradients of the clip's length has; "
-            "the paper does not give its own. ε is at δ=1e-5: this is about noise, not about privacy",
-            f"{_NO_NUMBERS}; it finds SGD ahead of GD on test records, and DP-GD level with SGD: {_as_found(*tests)}",
-        ],
-        experiment.shortfall("2,000 iterations in place of 10,000", "one seed, not 5"),
-        "None: the settings are the paper's",
-        ("iteration", "accuracy, %", ""),
-        series,
-    )
+    words = {"iterations": f"{iterations:,}", "found": _as_found(*tests)}
+    return _DECLARED["figure-1"].record(experiment, rows, series, words=words)
 
 
 def _as_found(plain: float, sampled: float, noisy: float) -> str:
@@ -294,26 +242,14 @@ def _noise(experiment: Experiment) -> Record:
         theirs = [classic_noise(rate, math.ceil(epochs / rate), epsilon, _DELTA) for rate in rates]
         rows.append([epsilon, "RDP, old", None, *theirs])
     series.append(Series("13·√q (T&B, ε=3)", rates, [13 * rate**0.5 for rate in rates], points=True))
-    return Record.of(
-        f"Noise multiplier σ for {epochs} epochs at each sampling rate q and ε",
-        ["ε", "accountant", "c of σ ≈ c·√q, q ≥ 0.1", *(f"q={rate:g}" for rate in rates)],
-        rows,
-        [
-            f"δ=1e-5; PLD is drawn where σ lies in the paper's range of {least:g} to {most:g}",
-            "LSR and T&B, whose c≈13 at ε=3 is drawn, priced by RDP with the old conversion: the second row of each ε; "
-            "PLD needs less noise",
-            _NO_NUMBERS,
-        ],
-        axes=("sampling rate q", "noise multiplier σ", "xy"),
-        series=series,
-    )
+    columns = ["ε", "accountant", "c of σ ≈ c·√q, q ≥ 0.1", *(f"q={rate:g}" for rate in rates)]
+    return _DECLARED["figure-2"].record(experiment, rows, series, columns)
 
 
 _PANELS = {"fashion-mnist": ("lsr-f1", "lsr-f2", "lsr-f3"), "cifar-10": ("lsr-c1", "lsr-c2", "lsr-c3")}
 _FIGURE_3 = TrainingTable(
-    title="Accuracy against ε along a run",
-    columns=("setting", "data", "paper's ε", "paper"),
-    rows=lambda experiment: [
+    _DECLARED["figure-3"],
+    lambda experiment: [
         Row(
             (name, dataset, LARGE_RATES[name].epsilon, LARGE_RATES[name].accuracy),
             _trial(name, marks=10),
@@ -324,11 +260,6 @@ _FIGURE_3 = TrainingTable(
         for name in names
         if experiment.full or name not in _LONG
     ],
-    notes=(f"δ=1e-5; each run is calibrated to its own ε, and measured ten times. {_NO_NUMBERS}",),
-    here=_SHORTFALL,
-    seeds={"all": 1},
-    tuning=_TUNING,
-    axes=("ε", "test accuracy, %", ""),
     along="epsilon",
     beside=(
         Series("Papernot et al.", [2.7], [86.1], "fashion-mnist", points=True),
@@ -336,8 +267,8 @@ _FIGURE_3 = TrainingTable(
     ),
 )
 ITEMS: dict[str, Item] = {
-    "table-1": _accuracies("Best accuracy on each dataset", ("lsr-m3", "lsr-f3", "lsr-c3")),
-    "table-2": _accuracies("Accuracy of the nine settings", LARGE_RATES),
+    "table-1": _accuracies("table-1", ("lsr-m3", "lsr-f3", "lsr-c3")),
+    "table-2": _accuracies("table-2", LARGE_RATES),
     "choices": _CHOICES,
     "figure-1": _generalisation,
     "figure-2": _noise,

@@ -5,23 +5,21 @@ table, list its rows: what each says (the paper's figure among it), its trial, a
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import exp, log
 from statistics import mean
 
 from scipy.optimize import brentq
 
 from sordino.budget import PoissonGaussian, Repeated, rdp
+from sordino.papers.declarations import Declaration
 from sordino.papers.recipe_trials import RecipeTrial
 from sordino.papers.records import Cell, Record, Series, percent
 from sordino.papers.trials import Experiment, Result
 
-OURS = ("ours", "σ", "ε spent", "accountant", "seeds", "minutes")
-ACCURACY = ("ours", "seeds")
-
 
 def ours(results: list[Result]) -> list[Cell]:
-    """Accuracy, noise, price and time of one trial under several seeds: the columns `OURS`."""
+    """Accuracy, noise, price and time of one trial under several seeds: the columns from "ours" to "minutes"."""
     sound, seconds = results[0]["sound"], [sum(result["seconds"].values()) for result in results]
     accuracy = percent(result["accuracy"] for result in results)
     noise = float(results[0]["noise_multiplier"])
@@ -29,7 +27,7 @@ def ours(results: list[Result]) -> list[Cell]:
 
 
 def accuracy(results: list[Result]) -> list[Cell]:
-    """The columns `ACCURACY`."""
+    """The columns "ours" and "seeds"."""
     return [percent(result["accuracy"] for result in results), len(results)]
 
 
@@ -54,26 +52,16 @@ Rows = Sequence[Row] | Callable[[Experiment], Sequence[Row]]
 class TrainingTable:
     """A table or figure whose rows are trainings."""
 
-    title: str
-    columns: tuple[str, ...]
-    """Of the rows' cells; those of the outcome follow."""
+    declaration: Declaration
     rows: Rows
-    notes: tuple[str, ...] = ()
-    here: str = ""
-    """What is reduced where the item is not run in full."""
-    always: str = ""
-    """How it falls short of the paper in full, too."""
-    seeds: dict[str, int] = field(default_factory=dict)
-    """Of what there are how many repeats, for the note on what is reduced."""
-    tuning: str = ""
-    outcome: tuple[str, ...] = OURS
     measure: Callable[[list[Result]], list[Cell]] = ours
-    axes: tuple[str, str, str] = ("", "", "")
-    """x, y and which are logarithmic."""
+    """The last columns."""
     along: str = ""
     """"epoch" or "epsilon": each row is a line along its run."""
     beside: tuple[Series, ...] = ()
     """Published points to draw beside ours."""
+    words: Callable[[Experiment], dict[str, str]] = lambda experiment: {}
+    """What the texts of the declaration leave open."""
 
     def __call__(self, experiment: Experiment) -> Record:
         cells: list[list[Cell]] = []
@@ -87,16 +75,7 @@ class TrainingTable:
             elif row.x is not None:
                 line = lines.setdefault((row.line, row.panel), Series(row.line, [], [], row.panel))
                 line.add(row.x, [result["accuracy"] for result in found])
-        return Record.of(
-            self.title,
-            [*self.columns, *self.outcome],
-            cells,
-            list(self.notes),
-            experiment.shortfall(self.here, self.always, **self.seeds),
-            self.tuning,
-            self.axes,
-            [*lines.values(), *self.beside],
-        )
+        return self.declaration.record(experiment, cells, [*lines.values(), *self.beside], words=self.words(experiment))
 
 
 def classic_noise(

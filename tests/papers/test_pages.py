@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sordino.papers.claims import CLAIMS, Verdict, above, column_above, growing, noted, reached, value
+from sordino.papers.claims import Verdict, above, column_above, growing, noted, reached, value, verdict
+from sordino.papers.declarations import declared
 from sordino.papers.items import PAPERS
 from sordino.papers.pages import pages, write_pages
 from sordino.papers.records import Record
@@ -42,15 +43,15 @@ def test_an_item_has_at_most_three_notes_unfolded(made: dict[str, str]) -> None:
 
 
 def test_every_claim_is_of_an_item_and_can_be_judged() -> None:
-    for paper, claims in CLAIMS.items():
-        for item, claim in claims.items():
-            assert item in PAPERS[paper]
+    for paper, items in PAPERS.items():
+        assert set(declared(paper)) <= set(items)
+        for item, declaration in declared(paper).items():
             path = ROOT / "results" / paper / f"{item}.json"
-            if path.exists():
-                verdict = claim.judge(Record.read(path))
-                assert 0 <= verdict.held <= verdict.of, (paper, item)
-                assert verdict.of, (paper, item)
-                assert claim.theirs or verdict.theirs, (paper, item)
+            if path.exists() and declaration.claim:
+                found = verdict(declaration, Record.read(path))
+                assert found is not None
+                assert 0 <= found.held <= found.of > 0, (paper, item)
+                assert declaration.theirs or found.theirs, (paper, item)
 
 
 def test_pages_of_items_that_are_gone_are_deleted(tmp_path: Path) -> None:

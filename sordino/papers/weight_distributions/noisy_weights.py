@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sordino import models
 from sordino.data import Split, load
 from sordino.features import Feature, Pixels, WordVectors
+from sordino.papers.declarations import declared
 from sordino.papers.records import Cell, Record, Series, percent
 from sordino.papers.trials import Experiment, Result, Say, Trial
 from sordino.training import NoisyTraining, train_noisy
@@ -141,7 +142,6 @@ _loaded = lru_cache(maxsize=2)(load)
 
 
 DEVIATIONS = (0.0, 0.01, 0.1, 1.0, 2.0)
-_COLUMNS = ["model", "σ", "paper", "ours", "at the means", "loss", "seeds", "minutes"]
 _NOT = "no convergence"
 _RUNS = 10
 """Of Table 1 in the paper; Table 2 has a standard error too, of runs that it does not count, and Table 3 has none."""
@@ -152,22 +152,7 @@ _SIZES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ag-news": ({"epochs": 8, "batch": 64}, {"epochs": 25, "batch": 64}),
 }
 _TINY: dict[str, Any] = {"epochs": 1, "looks": 2, "records": 64, "test": 30, "width": 2}
-_TUNING = (
-    "The paper names Adam and no more. Ours has the rate 0.001, and σ/10 where that is more, and batches of 32 (of 64 "
-    "on AG News, of 128 on CIFAR-10 in full): rates of 0.001, 0.01, 0.03, 0.1 and 0.3 and batches of 32 and 128 were "
-    "tried at σ=1, in short trainings on 20,000 MNIST images with 2,000 test images in sight; sizes of the reduced "
-    "forms were chosen by their time"
-)
-_NOTES = [
-    "No privacy: weights are drawn with this noise in each step, gradients are not clipped, ε=∞",
-    'Ours is the accuracy at weights drawn once more, "at the means" without their noise; the paper does not say which '
-    "it reports",
-    "Loss is the mean over the last batches of training, at the weights drawn for them; log of the classes is chance",
-]
-_BATCH_NORM = (
-    "Batch norm has no learnt scale and no running statistics, as in the authors' code: at test it is that of 500 test "
-    "images at a time"
-)
+_DECLARED = declared("weight-distributions")
 
 
 def trial_of(experiment: Experiment, subject: str, deviation: float) -> NoisyWeightsTrial:
@@ -179,11 +164,8 @@ def trial_of(experiment: Experiment, subject: str, deviation: float) -> NoisyWei
 class NoisyTable:
     """Networks at noisy weights: for each the paper's accuracies, in the order of `DEVIATIONS`."""
 
-    title: str
+    item: str
     published: dict[str, tuple[str, ...]]
-    notes: tuple[str, ...]
-    here: str
-    always: str = ""
 
     def __call__(self, experiment: Experiment) -> Record:
         rows: list[list[Cell]] = []
@@ -193,13 +175,12 @@ class NoisyTable:
                 ours, means = (percent(result[name] for result in found) for name in ("accuracy", "means"))
                 loss, minutes = (mean(result[name] for result in found) for name in ("loss", "seconds"))
                 rows.append([subject, deviation, paper, ours, means, float(loss), len(found), f"{minutes / 60:.1f}"])
-        reduced = experiment.shortfall(self.here, self.always, of=_RUNS, all=1)
-        return Record.of(self.title, _COLUMNS, rows, [*_NOTES, *self.notes], reduced, _TUNING)
+        return _DECLARED[self.item].record(experiment, rows)
 
 
 TABLE_1 = NoisyTable(
-    title="MNIST at noisy weights",
-    published={
+    "table-1",
+    {
         "LeNet-300-100": ("98.20 ± 0.07", "97.70 ± 0.30", "96.98 ± 0.12", _NOT, _NOT),
         "BN-LeNet-300-100": ("98.20 ± 0.10", "98.10 ± 0.10", "98.07 ± 0.11", "98.07 ± 0.12", "98.13 ± 0.08"),
         "LN-LeNet-300-100": ("98.04 ± 0.16", "98.00 ± 0.10", "98.08 ± 0.14", "98.04 ± 0.09", "98.03 ± 0.17"),
@@ -207,12 +188,10 @@ TABLE_1 = NoisyTable(
         "BN-LeNet-5": ("99.20 ± 0.08", "99.21 ± 0.05", "99.18 ± 0.06", "99.24 ± 0.04", "99.25 ± 0.07"),
         "LN-LeNet-5": ("99.16 ± 0.08", "99.14 ± 0.06", "99.13 ± 0.07", "99.21 ± 0.05", "99.19 ± 0.07"),
     },
-    notes=(_BATCH_NORM,),
-    here="3 epochs, where larger noise needs more",
 )
 TABLE_2 = NoisyTable(
-    title="CIFAR-10 at noisy weights",
-    published={
+    "table-2",
+    {
         "ResNet-18": ("93.50 ± 0.04", "89.05 ± 0.60", "89.41 ± 0.67", "86.76 ± 1.30", "87.83 ± 0.87"),
         "ResNet-18-mod": ("93.60 ± 0.18", "88.65 ± 1.22", "88.16 ± 1.22", "85.46 ± 1.21", "83.95 ± 2.51"),
         "BN-ResNet-18": ("93.55 ± 0.04", "93.59 ± 0.18", "93.46 ± 0.24", "92.72 ± 0.26", "92.10 ± 0.28"),
@@ -220,20 +199,13 @@ TABLE_2 = NoisyTable(
         "VGG-16-mod": ("91.18 ± 0.20", "88.87 ± 0.59", "82.58 ± 6.91", "22.58 ± 5.0", _NOT),
         "BN-VGG-16": ("91.75 ± 0.22", "91.69 ± 0.20", "91.56 ± 0.24", "90.95 ± 0.25", "90.35 ± 0.14"),
     },
-    notes=(_BATCH_NORM, "VGG-16 has thirteen convolutions, as in the authors' code, not the sixteen of Table 7"),
-    here="the first 5,000 of the 50,000 training images for 6 epochs, 2,000 test images, networks of an eighth of "
-    "the width: figures are to be compared along a row, not with the paper's",
-    always="no augmentation",
 )
 TABLE_3 = NoisyTable(
-    title="AG News at noisy weights",
-    published={
+    "table-3",
+    {
         "BiLSTM-DL": ("89.34", "89.57", "89.01", "66.32", "24.76"),
         "LN-BiLSTM-DL": ("89.34", "88.87", "88.62", "85.74", "82.41"),
     },
-    notes=("The layer norm stands after the dense layer, as in the authors' code; 20 words, no dropout",),
-    here="8 epochs of the paper's 25",
-    always="37,453 of the 120,000 training rows, all that is at hand; GloVe in 50 dimensions, not 100",
 )
 
 
@@ -247,13 +219,4 @@ def figure_1(experiment: Experiment) -> Record:
             line = Series.along(found, f"σ={deviation:g}", panel, "epoch")
             series.append(line)
             rows.append([subject, deviation, line.x[-1], line.y[0], max(line.y), line.y[-1]])
-    return Record.of(
-        "Accuracy along the training at noisy weights",
-        ["model", "σ", "epochs", "first", "highest", "last"],
-        rows,
-        [*_NOTES[:1], "Test accuracy at drawn weights, in per cent; the paper's figure has no numbers in its text"],
-        experiment.shortfall("the runs of Tables 1 and 2 as reduced there", of=_RUNS, all=1),
-        _TUNING,
-        ("epoch", "test accuracy, %", ""),
-        series,
-    )
+    return _DECLARED["figure-1"].record(experiment, rows, series)

@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Any
 
 from sordino.data import load
+from sordino.papers.declarations import declared
 from sordino.papers.records import Cell, Record, percent
 from sordino.papers.trials import Experiment, Result
 from sordino.papers.weight_distributions.plans import DELTA, DpsgdSettings, PaperSettings, PlanAudit, SoundSettings
@@ -20,28 +21,7 @@ from sordino.papers.weight_distributions.private_trials import (
 )
 from sordino.training import OneCycle, Schedule, Staircase, WeightDistributionPlan
 
-COLUMNS = [
-    *("algorithm", "ε asked", "z", "paper", "θ_T", "at the means", "claimed ε", "sound ε"),
-    *("final only ≥", "audited ≥", "seeds", "minutes"),
-]
-NOTES = [
-    "Claimed is the paper's ε (RDP, the old conversion), which prices each step as if the means before it had been "
-    "told. They are secret, and every later draw tells of them anew: SI-DPSGD's rows are NOT private at the ε that "
-    "they stand under, and their accuracy is no result at that ε",
-    "Sound is what all drawn weights together cost, the bound that holds for θ_T, and what the ledger charges. Final "
-    "only is what θ_T alone tells at least of some record; audited is a lower bound found by running the plan on "
-    "canaries, at 95 % confidence: so many of them cannot show much more than ε=5",
-    "θ_T is what the algorithm releases; the authors' code measures at the means, without their noise, and to tell "
-    "those costs ε=∞. DP-SGD has no such means: its released weights, averaged over the last tenth of the steps, stand "
-    "under θ_T",
-    "Rows that are sound cost the asked ε, by PLD: DP-SGD with large batches, and weight distributions with the noise "
-    "that they need. The paper's figure beside them is what it reports at that ε: of DP-SGD, and of SI-DPSGD",
-]
-BATCH_NORM = (
-    "Batch norm by Algorithm 2 lets every example change all others' gradients: ε=∞ whatever the noise, and the "
-    "canaries, which do not mix, show only what it tells besides. With each example apart, normalised with the 30 "
-    "public images alone, as at test, the price is that of the other networks"
-)
+_DECLARED = declared("weight-distributions")
 _FEW_CANARIES, _FEW = 100, 16
 _FEWEST_TESTED = 7600
 """Of the datasets here, the fewest test records that a whole test set has: their standard error is at most so large."""
@@ -217,26 +197,18 @@ def _row(
 class PrivateTable:
     """One of the tables, reduced and in full."""
 
-    title: str
+    item: str
     published: Published
     full: Extent
     reduced: Extent
-    here: str
-    tuning: str
-    always: Callable[[], str] = lambda: ""
-    notes: tuple[str, ...] = ()
+    words: Callable[[], dict[str, str]] = lambda: {}
+    """What the texts of the declaration leave open."""
 
     def __call__(self, experiment: Experiment) -> Record:
         made = self.rows(experiment)
         made.fill()
-        return Record.of(
-            self.title,
-            COLUMNS,
-            made.rows,
-            [*made.what_follows(), *NOTES, *self.notes],
-            experiment.shortfall(self.here, self.always(), every_row=1),
-            _TUNING + self.tuning,
-        )
+        follows = made.what_follows()
+        return _DECLARED[self.item].record(experiment, made.rows, follows=follows, words=self.words())
 
     def rows(self, experiment: Experiment) -> Rows:
         extent = experiment.pick(self.reduced, self.full)
@@ -277,9 +249,8 @@ _CIFAR = Published(
         "SI-DPSGD (Fast-CIFAR-ResNet)": ("93.85", "93.44", "93.38", "92.70", "92.08", "89.11", "87.41"),
     },
 )
-_NEWS_ROWS = 37_453
 _NEWS = Published(
-    PaperSettings(_NEWS_ROWS, 300, 12, 1.0, _halved),
+    PaperSettings(37_453, 300, 12, 1.0, _halved),
     (7, 3, 1, 0.5, 0.1, 0.05),
     {
         "DPSGD (BiLSTM-DL)": ("83.86", "80.00", "81.14", "77.88", "37.49", "31.78"),
@@ -287,11 +258,6 @@ _NEWS = Published(
         "DPSGD (LN-BiLSTM-DL)": ("83.54", "82.43", "82.03", "78.87", "50.09", "31.59"),
         "SI-DPSGD (LN-BiLSTM-DL)": ("87.80", "87.58", "85.74", "85.36", "84.32", "80.10"),
     },
-)
-_TUNING = (
-    "SI-DPSGD's settings are the paper's and its code's, z computed for the claimed ε and the plan of the row (in full "
-    "it comes out as in the authors' code where that has it); sound weight distributions have those of the recipe "
-    "of that name, chosen on MNIST images, and their learning rate shrinks with n and ε. "
 )
 _LENETS = ("LeNet-5", "LN-LeNet-5")
 _BN_LENETS = (f"BN-LeNet-5{AS_WRITTEN}", f"BN-LeNet-5{APART}")
@@ -301,8 +267,14 @@ _FULL_MNIST = Extent(
     DpsgdSettings(30, 40, 4.0),
     Part(_BN_LENETS, _MNIST.settings, _MNIST.epsilons),
 )
+
+
+def _public() -> str:
+    return "" if len(load("kmnist").train) else "public images are of KMNIST's test part, all that is at hand"
+
+
 TABLE_4 = PrivateTable(
-    title="MNIST under a claimed and under a sound ε",
+    "table-4",
     published=_MNIST,
     full=_FULL_MNIST,
     reduced=Extent(
@@ -311,18 +283,11 @@ TABLE_4 = PrivateTable(
         DpsgdSettings(30, 8, 4.0),
         Part(_BN_LENETS, replace(_MNIST.settings, epochs=0.32), (3, 0.05)),
     ),
-    here="trained at ε of 3, 0.5 and 0.05 alone, SI-DPSGD for 3 epochs of the paper's 10, with batch norm for 600 "
-    "steps of 18,750 at ε of 3 and 0.05, DP-SGD for 8 epochs of 40; the paper's own plans stand first, priced and "
-    "audited but not trained",
-    always=lambda: "" if len(load("kmnist").train) else "public images are of KMNIST's test part, all that is at hand",
-    tuning="DP-SGD's clip and, but for rounding, batch are T&B's for a CNN on Fashion-MNIST; its learning rate of 4 "
-    "was chosen, uncounted, from 1 and 4 on 5,000 held-out training images (LeNet-5 at ε=3, one seed, 4 epochs: "
-    "90.4 to 83.8 %)",
-    notes=(BATCH_NORM,),
+    words=lambda: {"public": _public()},
 )
 _RESNETS = tuple(f"{name}{way}" for name in ("ResNet-18", "VGG-16", "Fast-CIFAR-ResNet") for way in (AS_WRITTEN, APART))
 TABLE_5 = PrivateTable(
-    title="CIFAR-10 under a claimed and under a sound ε",
+    "table-5",
     published=_CIFAR,
     full=Extent(
         Part(("TF-tutorial",), _CIFAR.settings, _CIFAR.epsilons),
@@ -337,22 +302,11 @@ TABLE_5 = PrivateTable(
         Part(_RESNETS[-2:], replace(_CIFAR.settings, n=5000, epochs=0.8), (2,), test=500),
         width=8,
     ),
-    here="the first 5,000 of the 50,000 training images; at ε of 2 and 0.1 the TF-tutorial network for 6 epochs of "
-    "40, at ε of 2 Fast-CIFAR-ResNet of an eighth of the width for 250 steps of 125,000, which teaches it "
-    "little; no ResNet-18, no VGG-16; 2,000 test images, 500 for batch norm: accuracies are not to be compared "
-    "with the paper's, whose own plans stand first, priced and audited but not trained",
-    always=lambda: "no augmentation",
-    tuning="DP-SGD's clip, learning rate and, in full, batch are T&B's for a CNN on CIFAR-10",
-    notes=(BATCH_NORM, "One cycle ends with next to no learning rate, and so next to no noise"),
 )
 _LSTMS = ("BiLSTM-DL", "LN-BiLSTM-DL")
 TABLE_6 = PrivateTable(
-    title="AG News under a claimed and under a sound ε",
+    "table-6",
     published=_NEWS,
     full=Extent(Part(_LSTMS, _NEWS.settings, _NEWS.epsilons), _LSTMS, DpsgdSettings(20, 40, 4.0)),
     reduced=Extent(Part(_LSTMS, _NEWS.settings, (3, 0.5, 0.05)), _LSTMS, DpsgdSettings(20, 10, 4.0)),
-    here="trained at ε of 3, 0.5 and 0.05 alone, DP-SGD for 10 epochs of 40",
-    always=lambda: f"{_NEWS_ROWS:,} of the 120,000 training rows, all that is at hand; GloVe in 50 dimensions, not 100",
-    tuning="the clip of 1, which the paper does not tell, and DP-SGD's settings are guesses",
-    notes=("The layer norm stands after the dense layer, as in the authors' code; 20 words",),
 )

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from sordino.data.samplers import PoissonSampler
 from sordino.features import WordVectors
+from sordino.papers.declarations import declared
 from sordino.papers.items import reproduce
 from sordino.papers.trials import Experiment, TrialStore
 from sordino.papers.weight_distributions import plans, private_tables
 from sordino.papers.weight_distributions.plans import DpsgdSettings
 from sordino.papers.weight_distributions.private_tables import (
-    COLUMNS,
     TABLE_4,
     TABLE_5,
     TABLE_6,
@@ -23,6 +23,8 @@ from sordino.papers.weight_distributions.private_tables import (
 )
 from sordino.papers.weight_distributions.private_trials import APART, AS_WRITTEN
 from sordino.training.plan import Plan
+
+COLUMNS = list(declared("weight-distributions")["table-4"].columns)
 
 
 def _vectors(self: WordVectors, texts: NDArray[Any]) -> NDArray[np.float32]:
