@@ -4,6 +4,7 @@ Ours draw Poisson batches and are calibrated by PLD; PAW prices by RDP and shuff
 """
 
 from sordino.papers.privacy_aware import (
+    architecture_search,
     best_adult_model,
     feature_counts,
     feature_selection,
@@ -13,7 +14,6 @@ from sordino.papers.privacy_aware import (
     network_figures,
     network_tables,
     noise,
-    search_tables,
 )
 from sordino.papers.privacy_aware.network_rows import PAPER
 from sordino.papers.trials import Item
@@ -27,8 +27,8 @@ ITEMS: dict[str, Item] = {
     "table-5": network_tables.table_5,
     "table-6": frozen_layers.table_6,
     "table-7": frozen_layers.table_7,
-    "table-8": search_tables.table_8,
-    "table-9": search_tables.table_9,
+    "table-8": architecture_search.table_8,
+    "table-9": architecture_search.table_9,
     "table-10": feature_selection.table_10,
     "table-13": network_tables.table_13,
     "table-14": network_tables.table_14,

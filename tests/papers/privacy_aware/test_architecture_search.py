@@ -12,9 +12,21 @@ from safetensors.torch import load_file
 
 from sordino.budget import Composed, Ledger, RepeatAndSelect, Repeated, claimed_random_search, cost
 from sordino.data.samplers import PoissonSampler
-from sordino.papers.privacy_aware import searches
+from sordino.papers.privacy_aware import architecture_search
+from sordino.papers.privacy_aware.architecture_search import (
+    Length,
+    SearchWorkflow,
+    among,
+    aware_workflow,
+    beside_claim,
+    search_data,
+    sizes,
+    standard_workflow,
+    table_9,
+    their_sound_epsilon,
+)
+from sordino.papers.privacy_aware.intervals import Interval
 from sordino.papers.privacy_aware.network_trials import UNCLIPPED, calibrated
-from sordino.papers.privacy_aware.searches import Length, Workflow, material, repeated
 from sordino.papers.trials import Experiment, TrialStore
 from sordino.selection import (
     Dense,
@@ -30,11 +42,18 @@ from sordino.selection import (
 
 LENGTH = Length(48, 16, 1, (0.5, 1.0), (0.1, 0.2), 16, 1, (0.1, 0.3), examined=24)
 SPACE = DenseSpace(((4, 8), (4,)), learning_rates=(0.5,), freezing=True)
-RANDOM = Workflow(RandomSearch(2.0), SPACE, 2.0, LENGTH, delta=1e-3)
+RANDOM = SearchWorkflow(RandomSearch(2.0), SPACE, 2.0, LENGTH, delta=1e-3)
 GENETIC = replace(RANDOM, method=GeneticSearch(3, 3))
-STANDARD = Workflow(
+STANDARD = SearchWorkflow(
     GeneticSearch(1, 2), DenseSpace(((4, 8),), learning_rates=(0.1,)), None, LENGTH, (2.0, 0.5), delta=1e-3
 )
+
+
+@pytest.fixture(scope="module")
+def genetic(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """A genetic search, and its folder."""
+    store = tmp_path_factory.mktemp("genetic")
+    return GENETIC.run(store=TrialStore(store)), store / GENETIC.key
 
 
 def _training(epsilon: float) -> Repeated:
@@ -57,8 +76,10 @@ def test_generations_are_composed(tmp_path: Path) -> None:
     assert found["epsilon"] == pytest.approx(cost(Composed(tuple(generations)), 1e-3).epsilon)
 
 
-def test_a_genetic_search_costs_all_it_may_train_also_what_it_trained_before(tmp_path: Path) -> None:
-    found = GENETIC.run(store=TrialStore(tmp_path))
+def test_a_genetic_search_costs_all_that_it_may_train(
+    genetic: tuple[dict[str, Any], Path],
+) -> None:
+    found, _ = genetic
     assert found["epsilon"] == pytest.approx(cost(Repeated(_training(2.0), 9), 1e-3).epsilon)
     drawn = [entry["count"] for entry in found["ledger"] if entry["part"] == "train"]
     assert drawn[0] < 9  # or this test shows nothing
@@ -81,15 +102,14 @@ def test_the_standard_workflow_is_not_private_whatever_it_trains_last(tmp_path: 
 
 
 def test_eq_9_is_the_papers_claim_for_its_own_sizes() -> None:
-    assert searches.claimed_search_epsilon(RandomSearch(400.0), 2.11, 5000) == pytest.approx(3.51, abs=0.02)
-    assert searches.claimed_search_epsilon(GeneticSearch(), 2.11, 5000) is None
+    assert architecture_search.claimed_search_epsilon(RandomSearch(400.0), 2.11, 5000) == pytest.approx(3.51, abs=0.02)
+    assert architecture_search.claimed_search_epsilon(GeneticSearch(), 2.11, 5000) is None
     assert claimed_random_search(2.11, [40, 20, 10]) == pytest.approx(8.53, abs=0.02)
 
 
-def test_accuracy_is_of_the_released_model_on_test_records(tmp_path: Path) -> None:
-    found = GENETIC.run(store=TrialStore(tmp_path))
-    (folder,) = tmp_path.iterdir()
-    _, test = material(LENGTH.records, LENGTH.examined)
+def test_accuracy_is_of_the_released_model_on_test_records(genetic: tuple[dict[str, Any], Path]) -> None:
+    found, folder = genetic
+    _, test = search_data(LENGTH.records, LENGTH.examined)
     model = Dense.from_json(found["candidate"]).build(test.shape, 10).eval()
     model.load_state_dict(load_file(folder / "search" / "model.safetensors"))
     with torch.no_grad():
@@ -99,7 +119,7 @@ def test_accuracy_is_of_the_released_model_on_test_records(tmp_path: Path) -> No
 
 
 def test_no_record_is_in_two_parts() -> None:
-    searched, test = material(200, None)
+    searched, test = search_data(200, None)
     assert len(searched.train_y) == 200
     assert len(searched.validation_y) == len(test.validation_y) == 5000
     parts = [{row.tobytes() for row in rows} for rows in (searched.train_x, searched.validation_x, test.validation_x)]
@@ -108,11 +128,13 @@ def test_no_record_is_in_two_parts() -> None:
 
 def test_diverged_trainings_count_as_always_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     diverged = TrialResult(Dense((DenseLayer(4),), 0.5), 0.3, diverged=True, parameters=310, trained=310)
-    monkeypatch.setattr(searches, "search", lambda *given, **more: diverged)
+    monkeypatch.setattr(architecture_search, "search", lambda *given, **more: diverged)
     assert RANDOM.run(store=TrialStore(tmp_path))["score"] == 0
 
 
-def test_a_stopped_search_goes_on_and_trains_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_search_goes_on_and_trains_nothing_twice(
+    tmp_path: Path, genetic: tuple[dict[str, Any], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained: list[int] = []
     trial_steps = executors.trial_steps
 
@@ -131,7 +153,7 @@ def test_a_stopped_search_goes_on_and_trains_nothing_twice(tmp_path: Path, monke
     assert trained == [0, 1]
     again = GENETIC.run(store=TrialStore(tmp_path / "a"))
     assert trained == list(range(len(trained)))
-    whole = GENETIC.run(store=TrialStore(tmp_path / "b"))
+    whole, _ = genetic
     assert {**again, "seconds": 0, "ledger": 0} == {**whole, "seconds": 0, "ledger": 0}
     assert [entry["count"] for entry in again["ledger"]] == [entry["count"] for entry in whole["ledger"]]
 
@@ -140,11 +162,11 @@ def test_a_finished_workflow_is_not_searched_again_and_others_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = Experiment(quick=True, store=TrialStore(tmp_path))
-    (first,) = repeated(experiment, RANDOM, 3)
-    assert list(experiment.ran) == [first["trial"]]
+    (first,) = experiment.repeated(RANDOM, 3)
+    assert list(experiment.ran) == [RANDOM.key]
     json.dumps(first, allow_nan=False)
-    monkeypatch.setattr(Workflow, "_result", None)
-    assert repeated(experiment, RANDOM, 3) == [first]
+    monkeypatch.setattr(SearchWorkflow, "_result", None)
+    assert experiment.repeated(RANDOM, 3) == [first]
     for changes in (
         {"seed": 1},
         {"epsilon": 3.0},
@@ -155,3 +177,80 @@ def test_a_finished_workflow_is_not_searched_again_and_others_are(
     ):
         with pytest.raises(TypeError):
             replace(RANDOM, **changes).run(store=TrialStore(tmp_path))
+
+
+LOW, HIGH, WIDE, ALONE = Interval(0.8, 0.01), Interval(0.9, 0.01), Interval(0.89, 0.2), Interval(0.95, None)
+
+
+def test_the_best_search_is_said_with_what_cannot_be_told_from_it() -> None:
+    assert among({"a": HIGH, "b": LOW}).endswith("its interval lies above the others'")
+    assert "a found the best" in among({"a": HIGH, "b": LOW, "c": WIDE})
+    assert among({"a": HIGH, "b": LOW, "c": WIDE}).endswith("overlaps that of c")
+    assert among({"a": ALONE, "b": LOW}).endswith("one seed cannot tell")
+
+
+def test_claims_stand_beside_what_is_proven() -> None:
+    assert (
+        beside_claim("RS", 5.2, 4.1) == "RS: Eq. 9 would claim ε=4.1 for our search, the ledger says 5.2 for the same"
+    )
+    assert beside_claim("STW", "∞", None).endswith("claims nothing here")
+
+
+def test_sizes_are_a_range() -> None:
+    small, large = {"parameters": 9610, "trained_parameters": 10}, {"parameters": 12_000, "trained_parameters": 12_000}
+    assert sizes([small, small]) == "9,610 (10)"
+    assert sizes([large, small]) == "9,610 (10) to 12,000 (12,000)"
+
+
+def test_the_papers_searches_are_priced_as_its_notes_say() -> None:
+    here = Experiment()
+    assert their_sound_epsilon(here, "RS") == pytest.approx(5.84, abs=0.01)
+    assert their_sound_epsilon(here, "MGRS") == pytest.approx(11.75, abs=0.01)
+    assert their_sound_epsilon(here, "RS", 0.341) == pytest.approx(0.93, abs=0.5)
+
+
+@pytest.mark.parametrize("experiment", [Experiment(), Experiment(full=True), Experiment(quick=True)])
+def test_both_workflows_search_alike_but_for_the_noise(experiment: Experiment) -> None:
+    for name, freezing in (("PAAS", False), ("RS", True)):
+        aware, standard = aware_workflow(experiment, name), standard_workflow(experiment, name, 2.11)
+        assert (aware.epsilon, aware.then, standard.epsilon, standard.then) == (2.11, (), None, (2.11,))
+        assert isinstance(aware.space, DenseSpace)
+        assert isinstance(standard.space, DenseSpace)
+        assert aware.space.learning_rates == aware.length.rates
+        assert standard.space.learning_rates == aware.length.plain_rates
+        alike = replace(aware.space, learning_rates=standard.space.learning_rates)
+        assert aware.space.freezing == freezing
+        assert replace(aware, space=alike, epsilon=None, then=(2.11,)) == standard
+    assert aware_workflow(experiment, "MGRS").space == aware.space
+    noisier = aware_workflow(experiment, "RS", 0.341)
+    assert noisier.space == replace(aware.space, learning_rates=aware.length.noisy_rates)
+
+
+def test_a_table_keeps_the_last_training_apart_from_the_whole_workflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compute(self: SearchWorkflow, folder: Path, say: Any) -> dict[str, Any]:
+        then = {f"{epsilon:g}": {"score": 0.8, "epsilon_of_one_training": 0.9 * epsilon} for epsilon in self.then}
+        return {
+            "trial": str(self),
+            "candidate": Dense((DenseLayer(4),), 0.5).to_json(),
+            "parameters": 310,
+            "trained_parameters": 310,
+            "score": 0.9,
+            "then": then,
+            "epsilon": "infinity" if self.epsilon is None else 3 * self.epsilon,
+            "accountant": "pld",
+            "delta": self.delta,
+            "epsilon_of_one_training": self.epsilon and 0.9 * self.epsilon,
+            "claimed_epsilon": self.epsilon and 2 * self.epsilon,
+        }
+
+    monkeypatch.setattr(SearchWorkflow, "compute", compute)
+    experiment = Experiment(quick=True, store=TrialStore(tmp_path))
+    record = table_9(experiment)
+    assert [row[0] for row in record.rows] == ["STW", "PAW"] * 2
+    sound = [row[record.columns.index("sound ε of our whole workflow")] for row in record.rows]
+    assert sound == ["∞", pytest.approx(6.33), "∞", pytest.approx(1.023)]
+    alone = [row[record.columns.index("ε of the winner's training alone")] for row in record.rows]
+    assert alone == pytest.approx([1.899, 1.899, 0.3069, 0.3069])
+    assert (tmp_path / aware_workflow(experiment, "RS").key).exists()  # which Table VIII has as well
