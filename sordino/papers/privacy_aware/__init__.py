@@ -13,7 +13,7 @@ from sordino.papers.privacy_aware import (
     network_costs,
     network_figures,
     network_tables,
-    noise,
+    split_inputs,
 )
 from sordino.papers.privacy_aware.network_rows import PAPER
 from sordino.papers.trials import Item
@@ -22,7 +22,7 @@ ITEMS: dict[str, Item] = {
     "choices": network_tables.choices,
     "table-1": network_tables.table_1,
     "table-2": feature_counts.table_2,
-    "table-3": noise.table_3,
+    "table-3": split_inputs.table_3,
     "table-4": network_tables.table_4,
     "table-5": network_tables.table_5,
     "table-6": frozen_layers.table_6,
@@ -39,7 +39,7 @@ ITEMS: dict[str, Item] = {
     "figure-1": network_figures.figure_1,
     "figure-3": feature_counts.figure_3,
     "figure-4": feature_counts.figure_4,
-    "figure-5": noise.figure_5,
+    "figure-5": split_inputs.figure_5,
     "figure-6": network_costs.figure_6,
     "figure-7": network_figures.figure_7,
     "figure-8": network_figures.figure_8,

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.papers.privacy_aware.noise import SIZES, Repeat, sums_of_parts
+from sordino.papers.privacy_aware.split_inputs import TABLE_3, SplitInputs, sums_of_parts
 from sordino.papers.trials import TrialStore
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", TABLE_3)
 def test_inputs_sum_to_the_same_whatever_their_number(size: int) -> None:
     x, y = sums_of_parts(40, size, 3)
     base, labels = sums_of_parts(40, 10, 3)
@@ -20,7 +20,7 @@ def test_inputs_sum_to_the_same_whatever_their_number(size: int) -> None:
 
 
 def test_distances_are_from_the_plain_weights_and_the_price_is_kept(tmp_path: Path) -> None:
-    repeat = Repeat(10, 0, records=60, epochs=2, batch=15, epsilon=3.0, delta=1e-3)
+    repeat = SplitInputs(10).quick()
     said: list[str] = []
     found = repeat.run(said.append, TrialStore(tmp_path))
     assert len(found["distances"]) == 2
