@@ -194,8 +194,10 @@ class Scoring:
         return self.inner.start(parameters) | {_STATE: {"score": torch.zeros(self.canaries.count, dtype=torch.float64)}}
 
     def step(self, parameters: Weights, state: State, gradient: Weights, step: int, noise_deviation: float) -> None:
-        score = state[_STATE]["score"]
+        own = state.pop(_STATE)  # an optimiser of torch takes all that is left as its own
+        score = own["score"]
         for name, (which, where) in self.canaries.places(parameters).items():
             value = gradient[name].flatten()
             score[which] += value[where.to(value.device)].to(score)
         self.inner.step(parameters, state, gradient, step, noise_deviation)
+        state[_STATE] = own

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from sordino.budget import Composed, Event, Ledger, cost
 from sordino.data import DataError, Dataset, description_of, load
@@ -19,25 +18,22 @@ from sordino.training import canaries, normalising
 from sordino.training.description import Description, Request
 from sordino.training.dpsgd import Trainable, TrainingState
 from sordino.training.fitting import fit
-from sordino.training.optimisers import Optimiser
-from sordino.training.plan import Plan
-from sordino.training.recipes import BEST, DatasetRecipe, recipe, strongest
-from sordino.training.weight_distributions import WeightDistributionPlan
-
-# steps done, steps in all, ε drawn so far
-Progress = Callable[[int, int, float], None]
-# examples described, examples in all
-Described = Callable[[int, int], None]
+from sordino.training.optimisers import as_optimiser
+from sordino.training.recipes import BEST, AnyPlan, DatasetRecipe, recipe, strongest
 
 
 def train(
     request: Request,
     out: str | Path | None = None,
-    on_progress: Progress = lambda done, total, epsilon: None,
+    on_progress: Callable[[int, int, float], None] = lambda done, total, epsilon: None,
     say: Callable[[str], None] = lambda line: None,
-    on_features: Described = lambda done, total: None,
+    on_features: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Train, or go on with the unfinished run in `out`; returns the result that `sordino train --json` prints."""
+    """Train, or resume the unfinished run in `out`; returns the result that `sordino train --json` prints.
+
+    `on_progress` is called with the steps done and in all and the ε drawn so far; `on_features` with the examples
+    described and in all.
+    """
     begun = Description.read(Run(out)) if out is not None and Run(out).started else None
     if begun is not None and out is not None:
         request = request if request.recipe != BEST else replace(request, recipe=begun.request.recipe)
@@ -90,10 +86,11 @@ def train(
         charged = done + plan.steps - total
         on_progress(done, total, _epsilon_within(before, plan, charged, request.delta))
 
-    optimiser: Optimiser = chosen.optimiser(plan.sampler.n, request.epsilon)
+    optimiser = chosen.optimiser(plan.sampler.n, request.epsilon)
     planted = canaries.begin_or_resume(run, request.canaries, request.seed) if request.canaries else None
     if planted is not None:
-        model, optimiser = canaries.WithCanaries(model, planted), canaries.Scoring(optimiser, planted)
+        optimiser = canaries.Scoring(as_optimiser(optimiser, model.parameters), planted)
+        model = canaries.WithCanaries(model, planted)
 
     def keep_scores(state: TrainingState) -> None:
         if planted is not None:
@@ -112,19 +109,18 @@ def train(
         on_progress=report,
         on_trained=keep_scores,
     )
-    trained = fitted.steps
     scores = chosen.head.scores(fitted.weights, normalising.standardised(scale, test_x), classes)
-    accuracy = _accuracy(scores, dataset.test.y)
-    return _finish(run, begun, ledger, dataset, accuracy, trained)
+    accuracy = float(np.mean(scores.argmax(dim=1).numpy() == dataset.test.y))
+    return _finish(run, begun, ledger, dataset, accuracy, fitted.steps)
 
 
 @lru_cache(maxsize=32)
-def _epsilon_up_to(before: Event | None, plan: Plan | WeightDistributionPlan, steps: int, delta: float) -> float:
+def _epsilon_up_to(before: Event | None, plan: AnyPlan, steps: int, delta: float) -> float:
     drawn = plan.event_after(steps)
     return cost(drawn if before is None else Composed((before, drawn)), delta).epsilon
 
 
-def _epsilon_within(before: Event | None, plan: Plan | WeightDistributionPlan, charged: int, delta: float) -> float:
+def _epsilon_within(before: Event | None, plan: AnyPlan, charged: int, delta: float) -> float:
     """ε for display: up to the next eighth of the plan, since pricing every block could take longer than training."""
     eighth = math.ceil(plan.steps / 8)
     return _epsilon_up_to(before, plan, min(plan.steps, math.ceil(charged / eighth) * eighth), delta)
@@ -138,13 +134,7 @@ def _features(chosen: DatasetRecipe, examples: Any, on_progress: Callable[[int],
     return as_array(chosen.features(examples))
 
 
-def _accuracy(scores: Tensor, labels: NDArray[np.int64]) -> float:
-    return float(np.mean(scores.argmax(dim=1).numpy() == labels))
-
-
-def _words(
-    request: Request, dataset: Dataset, chosen: DatasetRecipe, plan: Plan | WeightDistributionPlan
-) -> dict[str, Any]:
+def _words(request: Request, dataset: Dataset, chosen: DatasetRecipe, plan: AnyPlan) -> dict[str, Any]:
     notes = ["the test set is a public benchmark: its accuracy is not charged"]
     notes += [dataset.facts.note] if dataset.facts.note else []
     if request.canaries:
