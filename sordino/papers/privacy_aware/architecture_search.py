@@ -284,7 +284,7 @@ def table_8(experiment: Experiment) -> Record:
         columns,
         rows,
         [
-            *(f"{name} is ahead of STW by {each.ahead_of(found[_STW])}" for name, each in searched.items()),
+            *(f"{name} is {each.better_than(found[_STW], 'STW')}" for name, each in searched.items()),
             among(searched),
             *claims,
             *_NOTES,
@@ -311,7 +311,7 @@ def table_9(experiment: Experiment) -> Record:
         of = Interval.of_scores
         comparison = Comparison(f"ε={epsilon:g}", of(noisy), of(aware), of(standard), of(plain))
         claim = beside_claim(f"RS at ε={epsilon:g}", _whole(aware), aware[0]["claimed_epsilon"])
-        said += [comparison.words(), claim]
+        said += [comparison.words("PAW's network is better than STW's", "STW's"), claim]
         for name, own, results, sgd in (("STW", noisy, standard, standard), ("PAW", aware, aware, plain)):
             parameters, private, without = theirs[name]
             prices: list[Cell] = [None, None]

@@ -56,9 +56,7 @@ def table_6(experiment: Experiment) -> Record:
             row = Row(name, budget, setting, paper, noise_multiplier=sigma, more={"paper's ε": epsilon})
             trained.append(row.train(experiment))
         whole, frozen = (each.private for each in trained[-2:])
-        said.append(
-            f"{network} at ε={epsilon:.3g}: RWT is ahead by {frozen.ahead_of(whole)}{_idle(network, whole, frozen)}"
-        )
+        said.append(f"{network} at ε={epsilon:.3g}: RWT is {frozen.better_than(whole)}{_idle(network, whole, frozen)}")
     columns = ["network", "parameters (trained)", "paper's ε", "paper", "ours", *PRICE]
     words = f"on {LENGTH} words in place of 150"
     return Record(
@@ -109,8 +107,8 @@ def table_7(experiment: Experiment) -> Record:
         columns,
         [each.cells(columns) for each in trained],
         [
-            f"RWT is ahead of training all of it by {frozen.ahead_of(whole)}",
-            f"RWT is ahead of the simple network by {frozen.ahead_of(simple)}",
+            f"Against training all of it: RWT is {frozen.better_than(whole)}",
+            f"Against the simple network: RWT is {frozen.better_than(simple)}",
             f"ε=0.341 (PAW rounds it to 0.34), δ=1e-5; {HALF}",
             ACCOUNTANT,
             DROPOUT,

@@ -64,6 +64,12 @@ class Interval:
         """By how many points, and whether the intervals overlap."""
         return f"{100 * (self.mean - other.mean):+.2f} points ({self.beside(other)})"
 
+    def better_than(self, other: "Interval", name: str = "") -> str:
+        """The same without a sign: so many points better or worse."""
+        gap = 100 * (self.mean - other.mean)
+        than = f" than {name}" if name else ""
+        return f"{abs(gap):.2f} points {'better' if gap > 0 else 'worse'}{than} ({self.beside(other)})"
+
     def sign(self) -> str:
         """What the interval of a difference says."""
         if self.half is None:
@@ -94,10 +100,13 @@ class Comparison:
         parts = (self.simple_private.above(self.complex_private), self.complex_plain.above(self.simple_plain))
         return None if None in parts else all(parts)
 
-    def words(self) -> str:
+    def words(self, simple: str = "the simple network is better", complex_: str = "the complex one") -> str:
+        private = 100 * (self.simple_private.mean - self.complex_private.mean)
+        plain = 100 * (self.complex_plain.mean - self.simple_plain.mean)
         return (
-            f"{self.name}: the simple network is ahead by {self.simple_private.ahead_of(self.complex_private)} with "
-            f"noise, the complex one by {self.complex_plain.ahead_of(self.simple_plain)} without: {_SHOWS[self.shows]}"
+            f"{self.name}: {simple} by {private:+.2f} points under noise "
+            f"({self.simple_private.beside(self.complex_private)}), {complex_} by {plain:+.2f} without "
+            f"({self.complex_plain.beside(self.simple_plain)}): {_SHOWS[self.shows]}"
         )
 
 

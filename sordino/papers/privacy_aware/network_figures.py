@@ -45,9 +45,10 @@ def _along(
 def _peaks(private: Points, plain: Points, what: str) -> str:
     """Where each line is highest, and whether the noisy one ends below its best beyond doubt."""
     best, best_plain = (max(points, key=lambda point: point[1].mean) for points in (private, plain))
+    gap, apart = 100 * (best[1].mean - private[-1][1].mean), best[1].beside(private[-1][1])
     return (
-        f"With noise the best has {best[0]:,.0f} {what} and is ahead of the largest by "
-        f"{best[1].ahead_of(private[-1][1])}; without noise the best has {best_plain[0]:,.0f}"
+        f"With noise the best has {best[0]:,.0f} {what} and the largest is {gap:.2f} points below it (with {apart}); "
+        f"without noise the best has {best_plain[0]:,.0f}"
     )
 
 

@@ -171,7 +171,7 @@ def table_4(experiment: Experiment) -> Record:
         [each.cells(columns) for each in trained.values()],
         [
             *(
-                f"ε={epsilon:g}: PAW's network is ahead of LeNet-5 by "
+                f"ε={epsilon:g}: PAW's network is better than LeNet-5 by "
                 f"{trained[epsilon, names[1]].private.ahead_of(trained[epsilon, names[2]].private)}"
                 for epsilon in dict.fromkeys(epsilon for epsilon, _ in trained)
             ),
@@ -211,7 +211,7 @@ def table_5(experiment: Experiment) -> Record:
         [
             *(way.words() for way in ways),
             *(
-                f"{workflow}: PCA is ahead by {pca.private.ahead_of(pixels.private)} with noise"
+                f"{workflow}: PCA is better by {pca.private.ahead_of(pixels.private)} under noise"
                 for workflow, pca, pixels in zip(_WORKFLOWS, trained[:2], trained[2:], strict=False)
             ),
             f"ε=2.58, δ=1e-5; {HALF}",

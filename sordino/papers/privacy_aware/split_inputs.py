@@ -130,14 +130,15 @@ def table_3(experiment: Experiment) -> Record:
         rows.append([*row, float(results[0]["epsilon"]), float(results[0]["noise_multiplier"]), len(results)])
     sizes = list(found)
     pairs = [(sizes[0], sizes[-1]), *pairwise(sizes)]
-    steps = [f"{few} ahead of {many} by {noisy[few].ahead_of(noisy[many])}" for many, few in pairs]
+    said = {None: "one repeat cannot tell", True: "intervals apart", False: "not shown"}
+    steps = [f"{few} above {many}: {said[noisy[few].above(noisy[many])]}" for many, few in pairs]
     return Record(
         PAPER,
         "table-3",
         "The same task with more and more inputs, with noise and without",
         ["inputs", "paper, SGD", "ours, SGD", "paper, DP-SGD", "ours, DP-SGD", "ε spent", "σ", "repeats"],
         rows,
-        [f"Fewer inputs under noise: {'; '.join(steps)}", *_NOTES],
+        [f"Whether fewer inputs are better under noise: {'; '.join(steps)}", *_NOTES],
         experiment.pick(f"{_REPEATS} repeats in place of {_THEIR_REPEATS}", None),
         _TUNING,
     )
