@@ -4,7 +4,6 @@ DP-SGD goes block by block: charge the ledger on disk, draw and train the block'
 process has never drawn more than the ledger says, and loses at most one block of work.
 """
 
-import secrets
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -189,7 +188,7 @@ def train_by_gradients(plan: Plan, job: Job) -> Steps[Fitted]:
 
 
 def _in_memory(training: Training, job: Job, block: int) -> Steps[int]:
-    key = key_in_memory(training, job.seed)
+    key = key_in_memory(training, job.ledger, job.seed)
     number = entry_number(job.ledger, key, training.plan, job.what, job.part)
     training.model.initialise(key.streams)
     state = training.start()
@@ -300,10 +299,12 @@ def binding_of(training: Training, seed: int | None) -> Binding:
     )
 
 
-def key_in_memory(training: Training, seed: int | None) -> Key:
-    """For a training that nothing is kept of: it is bound to nothing, and no other run has its name."""
-    binding = replace(binding_of(training, seed), plan="", fingerprint=lambda secret: "")
-    return replace(Key.new(binding), name=secrets.token_hex(8))
+def key_in_memory(training: Training, ledger: Ledger, seed: int | None) -> Key:
+    """For a training that nothing is kept of: it is bound to nothing, and no entry of the ledger has its name."""
+    key = Key.new(replace(binding_of(training, seed), plan="", fingerprint=lambda secret: ""))
+    while key.is_in(ledger):  # the same seed again: a new charge all the same
+        key = replace(key, name=digest(key.name)[:16])
+    return key
 
 
 def known_key(run: Run) -> Key | None:

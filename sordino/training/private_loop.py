@@ -201,7 +201,7 @@ class PrivateLoop:
         charge."""
         training, run, ledger = self._training, self.run, self.ledger
         if run is None:
-            self._key = key_in_memory(training, seed)
+            self._key = key_in_memory(training, ledger, seed)
             self._state = training.start()
             self._number = entry_number(ledger, self._key, self.plan, what, part)
             self._charged, self._block = 0, 1 if ledger.path is None else max(1, self.plan.steps // BLOCKS)

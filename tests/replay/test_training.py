@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -229,7 +230,7 @@ def test_train_on_a_named_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     folder, earlier, shown = tmp_path / "work", None, []
     for dataset in (digits, other):
         shutil.rmtree(folder, ignore_errors=True)
-        monkeypatch.setattr("sordino.training.train.load", lambda name, dataset=dataset: dataset)
+        monkeypatch.setattr(sys.modules["sordino.training.train"], "load", lambda name, dataset=dataset: dataset)
         recorder = Recorder(earlier, apart=2, account=entries_of(folder / "run" / "ledger.json"))
         words = ("train", "digits", "--recipe", "linear", "--epsilon", 3, "--delta", 1e-4, "--out", folder / "run")
         with watching(recorder):

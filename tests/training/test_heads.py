@@ -17,22 +17,22 @@ Y = np.arange(5)
 
 def test_features_are_scaled_in_training_and_in_use() -> None:
     plain, scaled = NetworkHead(mnist_scatter_cnn), NetworkHead(mnist_scatter_cnn, 0.3)
-    assert np.array_equal(scaled.trainee(X, Y, 10).data()[0], X * np.float32(0.3))
-    assert plain.trainee(X, Y, 10).data()[0] is X
+    assert np.array_equal(scaled.records(X, Y).x, X * np.float32(0.3))
+    assert plain.records(X, Y).x is X
     weights = mnist_scatter_cnn().state_dict()
     assert torch.equal(scaled.scores(weights, X, 10), plain.scores(weights, X * np.float32(0.3), 10))
 
 
 def test_an_orthogonal_start() -> None:
-    trainee = NetworkHead(mnist_scatter_cnn, orthogonal=True).trainee(X, Y, 10)
-    trainee.initialise(Streams(secret_from_seed(0)))
-    weights = trainee.weights()
+    model = NetworkHead(mnist_scatter_cnn, orthogonal=True).model(X[0].size, 10)
+    model.initialise(Streams(secret_from_seed(0)))
+    weights = model.weights()
     matrices = [value.flatten(1) for name, value in weights.items() if name.endswith("weight")]
     for matrix in matrices[:-1]:
         assert torch.allclose(matrix @ matrix.T, torch.eye(len(matrix)), atol=1e-5)
     assert not torch.allclose(matrices[-1] @ matrices[-1].T, torch.eye(10), atol=0.1)
     assert all(not value.any() for name, value in weights.items() if name.endswith("bias"))
-    again = NetworkHead(mnist_scatter_cnn, orthogonal=True).trainee(X, Y, 10)
+    again = NetworkHead(mnist_scatter_cnn, orthogonal=True).model(X[0].size, 10)
     again.initialise(Streams(secret_from_seed(1)))
     assert not torch.equal(again.weights()["0.weight"], weights["0.weight"])
 
@@ -48,10 +48,10 @@ def test_moved_views_are_of_training_alone() -> None:
     moved, plain = (NetworkHead(lambda classes: _tiny(), shifts=shifts) for shifts in (Shifts(3, 2), None))
     sums = []
     for head, seed in ((moved, 0), (moved, 0), (moved, 1), (plain, 0)):
-        trainee = head.trainee(x, y, 10)
-        trainee.initialise(Streams(secret_from_seed(0)))
-        trainee.choose(None, 5)
-        sums.append(trainee.clipped_sum(np.arange(5), 0.1, np.random.default_rng(seed)).sums["1.weight"])
+        model, records = head.model(x[0].size, 10), head.records(x, y)
+        model.initialise(Streams(secret_from_seed(0)))
+        model.choose(records, None, 5)
+        sums.append(model.clipped_sum(records, np.arange(5), 0.1, np.random.default_rng(seed)).sums["1.weight"])
     assert torch.equal(sums[0], sums[1])
     assert not torch.allclose(sums[0], sums[2])
     assert not torch.allclose(sums[0], sums[3])
@@ -60,9 +60,10 @@ def test_moved_views_are_of_training_alone() -> None:
 
 
 def test_a_model_with_moved_views_is_not_probed() -> None:
-    trainee = NetworkHead(lambda classes: _tiny(), shifts=Shifts(1, 1)).trainee(X[:, :1], Y, 10)
+    head = NetworkHead(lambda classes: _tiny(), shifts=Shifts(1, 1))
+    model, records = head.model(49, 10), head.records(X[:, :1], Y)
     with pytest.raises(ValueError, match="random views cannot be probed"):
-        sensitivity_probe(trainee, 0.1, Streams.fresh())
+        sensitivity_probe(model, records, 0.1, Streams.fresh())
 
 
 def _tiny() -> nn.Module:

@@ -24,6 +24,7 @@ from sordino.data import as_records
 from sordino.gradients import ClippedGradients, ExamplesMixError
 from sordino.mechanisms import memory
 from sordino.mechanisms.streams import Stream, StreamsError
+from sordino.runs import Run, RunError
 from sordino.training.optimisers import OptimiserError
 from sordino.training.plan import QuantileClip
 from sordino.training.private_loop import LoopError, PrivateLoop
@@ -579,3 +580,76 @@ def test_an_exact_loop_wants_double_precision_and_trains_in_it() -> None:
         private.step(x, y)
     assert private.plan.exact
     assert 4.99 < private.epsilon() <= 5
+
+
+# In a run folder
+
+
+class Killed(Exception):  # noqa: N818
+    """Stands for a process that ends at once."""
+
+
+def trained_in(run: Path, stop_after: int | None = None, disturb: int | None = None, **changes: Any) -> nn.Module:
+    """The program of a user: run again, it resumes."""
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    private = loop(model, optimizer=optimizer, schedulers=[scheduler], run=run, epochs=4, **changes)
+    try:
+        for x, y in private.batches():
+            if disturb == private.drawn:
+                model[0].weight.data.add_(1.0)  # type: ignore[index]
+            private.step(x, y)
+            scheduler.step()
+            if stop_after == private.drawn:
+                raise Killed
+    finally:
+        private.close()
+    return model
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("dataset", [DATA, Items(), torch.utils.data.DataLoader(DATA, 8, shuffle=True)])
+def test_a_killed_loop_ends_in_the_same_weights_and_pays_once(tmp_path: Path, dataset: Any) -> None:
+    whole = trained_in(tmp_path / "whole", dataset=dataset, seed=1)
+    for stop in (1, 7, 12, 38):
+        with pytest.raises(Killed):
+            trained_in(tmp_path / "broken", stop, dataset=dataset, seed=1)
+    assert same(trained_in(tmp_path / "broken", dataset=dataset, seed=1), whole)
+    entries = [Ledger.open(tmp_path / name / "ledger.json").entries for name in ("whole", "broken")]
+    assert [[entry.count for entry in each] for each in entries] == [[40], [40]]
+    assert not (tmp_path / "broken" / "private" / "key.json").exists()
+    assert not (tmp_path / "broken" / "private" / "steps.log").exists()
+    assert same(trained_in(tmp_path / "broken", dataset=dataset, seed=1), whole)  # finished: loaded, nothing drawn
+
+
+def test_a_secret_key_is_resumed_too_and_other_data_or_plans_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        trained_in(tmp_path / "run", 5)
+    with pytest.raises(RunError, match="other data"):
+        trained_in(tmp_path / "run", dataset=TensorDataset(DATA.tensors[0] + 1, DATA.tensors[1]))
+    with pytest.raises(RunError, match="started otherwise"):
+        trained_in(tmp_path / "run", l2_clip=0.7)
+    trained_in(tmp_path / "run")
+    assert Ledger.open(tmp_path / "run" / "ledger.json").entries[0].count == 40
+
+
+def test_a_program_that_does_something_else_gets_no_noise_twice_and_does_not_lose_its_run(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        trained_in(tmp_path / "run", 6)
+    with pytest.raises(LoopError, match="starts from other weights"):
+        trained_in(tmp_path / "run", disturb=6)
+    trained_in(tmp_path / "run")
+    _, facts = Run(tmp_path / "run").read_tensors(tmp_path / "run" / "model.safetensors")
+    assert facts["charged"] == 40
+    assert facts["steps"] == 38  # a block of two was charged and lost
+
+
+def test_a_loader_lends_its_batch_size() -> None:
+    private = loop(dataset=torch.utils.data.DataLoader(DATA, 16), expected_batch_size=None)
+    assert private.plan.sampler.expected_batch_size == 16
+    with pytest.raises(ValueError, match="give expected_batch_size"):
+        loop(expected_batch_size=None)
