@@ -123,11 +123,11 @@ class RecipeTrial(Trial):
     def _result(self, run: Run, say: Say) -> Result:
         dataset, chosen = self._chosen()
         say(f"{self}: features")
-        begun = time.perf_counter()
+        began = time.perf_counter()
         material = _Material.of(self, chosen, dataset)
         described = time.perf_counter()
         found = self._train(chosen, material, run, lambda done, total: say(f"{self}: step {done:,} of {total:,}"))
-        seconds = {"features": described - begun, "training": time.perf_counter() - described}
+        seconds = {"features": described - began, "training": time.perf_counter() - described}
         return found | {"trial": str(self), "n": len(material.train_y), "seconds": seconds}
 
     def _train(self, chosen: DatasetRecipe, material: "_Material", run: Run, on_progress: Progress) -> dict[str, Any]:

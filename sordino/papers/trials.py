@@ -175,7 +175,7 @@ def resumed_or_restarted(folder: Path, train: Callable[[Run], Result]) -> Result
         return train(Run.at(folder))
     except RunBusy:
         raise
-    except RunError:  # begun in another environment; under a seed there is no privacy to lose
+    except RunError:  # started in another environment; under a seed there is no privacy to lose
         shutil.rmtree(folder)
         return train(Run.at(folder))
 

@@ -1,4 +1,4 @@
-"""A trial is trained once, goes on after a kill, and is priced for what it does."""
+"""A trial is trained once, resumes after a kill, and is priced for what it does."""
 
 from dataclasses import replace
 from pathlib import Path

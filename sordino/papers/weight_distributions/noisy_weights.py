@@ -109,7 +109,7 @@ class NoisyWeightsTrial(Trial):
         settings = NoisyTraining(
             self.deviation, self.epochs, self.batch, self.learning_rate, looks=self.looks, seed=self.seed
         )
-        begun = time.process_time()
+        began = time.process_time()
         looks = train_noisy(
             *(lambda: subject.build(self.width), train, test, settings),
             on_progress=lambda done: say(f"{self}: epoch {done:.1f} of {self.epochs}"),
@@ -122,7 +122,7 @@ class NoisyWeightsTrial(Trial):
             "epochs": self.epochs,
             "batch": self.batch,
             "learning_rate": self.learning_rate,
-            "seconds": time.process_time() - begun,
+            "seconds": time.process_time() - began,
             "curve": curve,
         }
 

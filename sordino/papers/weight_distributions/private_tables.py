@@ -101,7 +101,7 @@ class Rows:
         own = () if self.experiment.quick or usual.settings != self.published.settings else usual.epsilons
         asked = usual.epsilons if self.experiment.quick else self.published.epsilons
         for epsilon in (epsilon for epsilon in asked if epsilon not in own):
-            # Shorter trainings have plans of their own: the paper's is priced and audited, not trained.
+            # Shorter trainings have other plans: the paper's is priced and audited, not trained.
             settings = usual.settings if self.experiment.quick else self.published.settings
             self._claimed("SI-DPSGD, the paper's plan", epsilon, settings.plan(epsilon), None, [])
         for part in filter(None, (usual, self.extent.batch_normalised)):
@@ -152,7 +152,7 @@ class Rows:
     def what_follows(self) -> list[str]:
         """In words, from the figures of the rows alone."""
         beaten = sum(priced["audited"] > priced["claimed"] for priced in self.claims.values())
-        told = sum(priced["final"] > priced["claimed"] for priced in self.claims.values())
+        revealed = sum(priced["final"] > priced["claimed"] for priced in self.claims.values())
         behind, alike = self._behind()
         contests = "; ".join(
             f"{network} at ε={epsilon:g}: " + ", ".join(f"{name} {100 * share:.1f} %" for name, share in found.items())
@@ -160,7 +160,7 @@ class Rows:
         )
         return [
             f"What follows: of {len(self.claims)} claims in this table the audit alone refutes {beaten}, and θ_T by "
-            f"itself tells more than is claimed in {told}",
+            f"itself reveals more than is claimed in {revealed}",
             f"At a sound ε weight distributions are behind DP-SGD in {behind} of {len(self.contests)} comparisons, and "
             f"within twice the standard error of their test images in {alike} ({contests})",
         ]

@@ -145,7 +145,7 @@ class PrivateTrial(Trial):
         test = _examples(network.features, dataset.test, self.test)
         model = network.trainable(self.width)
         ledger = self._ledger(run, plan.event)
-        begun = time.process_time()
+        began = time.process_time()
 
         def on_progress(done: int, total: int) -> None:
             say(f"{self}: step {done:,} of {total:,}")
@@ -161,7 +161,7 @@ class PrivateTrial(Trial):
             "delta": self.delta,
             "plan": plan.to_json(),
             "n": len(train[1]),
-            "seconds": time.process_time() - begun,
+            "seconds": time.process_time() - began,
         }
 
     def _ledger(self, run: Run, event: Event) -> Ledger:

@@ -1,4 +1,4 @@
-"""A training at noisy weights is kept under its choices: an interrupted reproduction goes on with the next."""
+"""A training at noisy weights is kept under its choices: an interrupted reproduction resumes."""
 
 from dataclasses import replace
 from pathlib import Path

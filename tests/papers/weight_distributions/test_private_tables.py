@@ -112,7 +112,7 @@ def test_what_follows_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, priced = next(iter(rows.claims.items()))
     rows.claims[plan] = priced | {"audited": 0.9, "final": 0.9}
     claims, contest = rows.what_follows()
-    assert "refutes 3, and θ_T by itself tells more than is claimed in 3" in claims
+    assert "refutes 3, and θ_T by itself reveals more than is claimed in 3" in claims
     assert "behind DP-SGD in 1 of 2 comparisons, and within twice the standard error" in contest
     rows.contests[("TF-tutorial", 2)]["weight distributions"] = 0.895  # of 2,000 images that is no difference
     assert (
