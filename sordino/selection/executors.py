@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ import torch
 
 from sordino.runs import RunError
 from sordino.selection.trials import FinishedTrial, TrialData, TrialTask, run_trial, shared_network, trial_steps
-from sordino.training import side_by_side
+from sordino.training import Steps, side_by_side
 
 Work = Callable[[Iterable[TrialTask]], Iterator[FinishedTrial]]
 """Runs tasks and yields their trials as they finish, in any order."""
@@ -45,15 +45,13 @@ class InProcess:
 
     @contextmanager
     def at_work(self, data: TrialData) -> Iterator[Work]:
-        yield lambda tasks: self._finished(data, tasks)
+        yield lambda tasks: chain.from_iterable(map(side_by_side, self._batches(data, tasks)))
 
-    def _finished(self, data: TrialData, tasks: Iterable[TrialTask]) -> Iterator[FinishedTrial]:
-        # A replayed search gives the same tasks, finished or not, and so the same groups.
+    def _batches(self, data: TrialData, tasks: Iterable[TrialTask]) -> Iterator[list[Steps[FinishedTrial]]]:
+        # A replayed search gives the same tasks, finished or not, and so the same batches.
         for network, alike in groupby(tasks, lambda task: shared_network(task, data)):
-            while together := list(islice(alike, 1 if network is None else self.most)):
-                yield from side_by_side(
-                    [trial_steps(task, data, (place, len(together))) for place, task in enumerate(together)]
-                )
+            while batch := list(islice(alike, 1 if network is None else self.most)):
+                yield [trial_steps(task, data, (place, len(batch))) for place, task in enumerate(batch)]
 
 
 @dataclass(frozen=True)
