@@ -33,7 +33,14 @@ class RunBusy(RunError):  # noqa: N818
 
 
 class Run:
-    """Paths and durable files of one run."""
+    """A run is a folder: its paths, its lock and its durable files.
+
+    `fit(…, run="runs/a")` makes one. Everything in it may be shared but `private/`, which only its owner can read.
+
+    >>> run = Run("runs/a")
+    >>> run.ledger.name, run.model.name, run.started
+    ('ledger.json', 'model.safetensors', False)
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)

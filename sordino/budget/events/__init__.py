@@ -1,8 +1,9 @@
 """Descriptions of what was done to private data, a file a family; `sordino.events` for users.
 
-    from sordino import events
-
-    training = events.Repeated(events.PoissonGaussian(sample_rate=0.01, noise_multiplier=1.1), 1000)
+>>> from sordino import events
+>>> training = events.Repeated(events.PoissonGaussian(sample_rate=0.01, noise_multiplier=1.1), 1000)
+>>> events.to_json(training)["type"]
+'repeated'
 
 Each event knows its JSON name, its words in the privacy statement, and how accountants price it. A new family is one
 file with subclasses of `Event`; see there.
