@@ -60,7 +60,11 @@ def advise(
         _print(AdviceRequest(images, images.n_train, epsilon, delta), {}, as_json)
         return
     table = PrivateTable.open(file, target, schema, public)
-    account = None if out is None else TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema)
+    account = (
+        None
+        if out is None
+        else TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema, "advice")
+    )
     public_records = 0 if public is None else len(read_table(public, table.schema))
     request = AdviceRequest(table.schema.facts(table.n, table.name), table.n, epsilon, delta, public_records)
     if measure:

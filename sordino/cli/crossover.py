@@ -81,7 +81,7 @@ def crossover(
         if private:
             if out is None:
                 raise typer.BadParameter("--private needs --out FOLDER, where the ledger and the trials are kept")
-            account = TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema)
+            account = TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema, "crossover")
             measured, opened = measure_within_budget(table, chosen, account, out, points, repeats, show)
             spent = {"spent": True, **spending(opened)}
         else:

@@ -11,7 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 import sordino
-from sordino import budget, runs, training
+from sordino import budget, runs
 from sordino.cli import advise, audit, crossover, data, plan, reproduce, search, select, train, tune
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -61,13 +61,7 @@ def ledger(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Show what a run has spent: the privacy statement of its ledger."""
-    elsewhere = runs.ledger_elsewhere(run) if run.is_dir() else None
-    if run.is_dir() and elsewhere is None:
-        statement = training.ledger_statement(run)
-    else:
-        account = budget.Ledger.open(elsewhere or run)
-        account.refuse_old_copy(None if elsewhere is None else run)
-        statement = account.statement()
+    statement = runs.statement_of(run)
     typer.echo(json.dumps(statement, ensure_ascii=False) if as_json else budget.as_text(statement), nl=as_json)
 
 

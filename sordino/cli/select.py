@@ -80,7 +80,7 @@ def select(
         chosen_by = CfsSelection(method is MethodName.CFS_GA, size, private_bounds)
     table = PrivateTable.open(file, target, schema, public)
     check_delta_against_n(delta, table.n)
-    account = TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema)
+    account = TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema, "selection")
     now = account.now()
     # Planned on the ledger as it is, so that what does not fit is refused before there is a folder.
     chosen_by.check(table.schema, table.trained, now, selection_target(now, share))

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sordino import budget, data, runs, selection, training
+from sordino import budget, runs, training
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, all else beside it.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
@@ -60,11 +60,7 @@ def train(
 
 def resume(run: RunFolder, as_json: Json = False) -> None:
     """Resume a run that was interrupted."""
-    if selection.holds_search(run) or selection.holds_advice(run) or runs.holds_account(run):
-        raise typer.BadParameter(
-            f"{run} was created by a command for tables: rerun that with --out {run} to resume (`select` starts "
-            "afresh, in another folder)"
-        )
+    runs.check_resumable(run)
     request = training.request_of(run)
     with _Display(request.epsilon) as display:
         result = training.train(request, run, display.steps, display.say, display.features)
@@ -79,13 +75,7 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Print the class of each example in a file, one a line."""
-    if selection.holds_search(run):
-        classes = selection.classify_by_search(run, file)
-    elif selection.holds_advice(run):
-        classes = selection.classify_by_advice(run, file)
-    else:
-        training.request_of(run)  # a wrong folder is the likelier mistake: say it before a large file is read
-        classes = training.classify(run, data.read_examples(file))
+    classes = runs.predict(run, file)
     typer.echo(
         json.dumps({"run": str(run), "predictions": classes}, ensure_ascii=False) if as_json else "\n".join(classes)
     )

@@ -8,6 +8,12 @@ from .key import charging as charging
 from .key import digest as digest
 from .key import environment as environment
 from .key import until_diverged as until_diverged
+from .kinds import KINDS as KINDS
+from .kinds import Kind as Kind
+from .kinds import check_resumable as check_resumable
+from .kinds import kind_of as kind_of
+from .kinds import predict as predict
+from .kinds import statement_of as statement_of
 from .releases import WorkflowSteps as WorkflowSteps
 from .releases import release_once as release_once
 from .releases import workflow_steps as workflow_steps
@@ -18,8 +24,6 @@ from .run import whole_number as whole_number
 from .table_ledger import SELECTION as SELECTION
 from .table_ledger import TableLedger as TableLedger
 from .table_ledger import check_budget as check_budget
-from .table_ledger import holds_account as holds_account
 from .table_ledger import is_unspent as is_unspent
-from .table_ledger import ledger_elsewhere as ledger_elsewhere
 from .table_ledger import spending as spending
 from .table_ledger import spending_in_words as spending_in_words

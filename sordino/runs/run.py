@@ -98,6 +98,11 @@ class Run:
         sealed = self._tensors_are_sealed() if self.started else True
         self.write_sealed(DESCRIPTION, {**content, **({_SEALED: True} if sealed else {})})
 
+    def write_kind(self, kind: str) -> None:
+        """Note what the folder holds (`kinds`), unless that is noted already."""
+        if not self.started:
+            self.write_sealed(DESCRIPTION, {"kind": kind})
+
     def read_description(self) -> dict[str, Any]:
         if not (self.folder / DESCRIPTION).exists():
             raise RunError(f"{self.folder} is not a run of sordino: it has no {DESCRIPTION}")

@@ -54,6 +54,8 @@ class TableLedger:
     """The folder, if there is one already."""
     schema: Path | None = None
     """A schema that `select` has left was read off private records: it is used with the ledger that paid for it."""
+    kind: str | None = None
+    """What the folder will hold (`kinds`)."""
     seen: dict[str, str] = field(init=False, repr=False)
     """The table before its records are read, under a fresh key: a change in between is noticed."""
 
@@ -89,6 +91,8 @@ class TableLedger:
                     if not kept.exists():
                         run.write_private(kept.name, self.seen)
                 self._is_bound(path)  # another process may have been faster, or have changed the table
+        if folder is not None and self.kind is not None:
+            Run(folder).write_kind(self.kind)
         if folder is not None and self.ledger is not None and not _same(self.ledger, folder / "ledger.json"):
             Run(folder).write_json(_ELSEWHERE, {"ledger": str(self.ledger.resolve())})
 
@@ -217,7 +221,8 @@ def is_unspent(folder: Path) -> bool:
     """Whether a command for tables was stopped in this folder before it charged anything to the folder's own ledger."""
     own = folder / "ledger.json"
     names = {path.name for path in folder.iterdir()} if holds_account(folder) else {"nothing of ours"}
-    ours = {own.name, f"{own.name}.lock", partial_of(own).name, "private", _ELSEWHERE, DESCRIPTION}
+    files = (own, folder / _ELSEWHERE, folder / DESCRIPTION)
+    ours = {f"{own.name}.lock", "private", *(each.name for path in files for each in (path, partial_of(path)))}
     return names <= ours and not (own.exists() and Ledger.open(own).entries)
 
 

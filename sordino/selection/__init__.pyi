@@ -5,7 +5,6 @@ from .advice_request import AdviceRequest as AdviceRequest
 from .advice_request import BudgetSplit as BudgetSplit
 from .advised_training import carry_out_advice as carry_out_advice
 from .advised_training import classify_by_advice as classify_by_advice
-from .advised_training import holds_advice as holds_advice
 from .attributes import Attributes as Attributes
 from .attributes import GreedyOrder as GreedyOrder
 from .attributes import Mask as Mask
@@ -44,7 +43,6 @@ from .search_spaces import Grid as Grid
 from .search_workflow import SearchRequest as SearchRequest
 from .search_workflow import claimed_search_epsilon as claimed_search_epsilon
 from .search_workflow import classify_by_search as classify_by_search
-from .search_workflow import holds_search as holds_search
 from .search_workflow import open_search as open_search
 from .searching import SearchPlan as SearchPlan
 from .searching import search as search

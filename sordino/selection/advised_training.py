@@ -283,10 +283,6 @@ def _rate(plan: AdvisedPlan, training: PricedPlan, proxy: ProxyRows, mask: Mask)
     return rates[int(scores.argmax())]
 
 
-def holds_advice(folder: str | Path) -> bool:
-    return any((Path(folder) / name).is_file() for name in (ADVICE, USED))
-
-
 def classify_by_advice(folder: str | Path, file: Path) -> list[str]:
     """The class of each row of a table, by the model in the folder; reads nothing else."""
     run = Run(folder)

@@ -35,7 +35,7 @@ from sordino.data import (
 )
 from sordino.features import as_array
 from sordino.mechanisms import ScoreNoise, score_deviation
-from sordino.runs import Run, RunError, TableLedger, check_budget, spending
+from sordino.runs import Run, RunError, TableLedger, check_budget, kind_of, spending
 from sordino.selection.executors import Executor
 from sordino.selection.search_data import SearchData, check_source, feature_of
 from sordino.selection.search_methods import GenerationalSearch, GeneticSearch, RandomSearch, SearchMethod, Stage
@@ -113,7 +113,7 @@ def prepare_search(
         if asked != json.loads(json.dumps(_asked(request, data, public, seed))):
             raise RunError(f"{run.folder} holds a search with other settings or another schema: choose another --out")
         return PreparedSearch(request, data, public, seed, training, noise)
-    if run is not None and (run.started or run.model.exists()):
+    if run is not None and ((run.started and kind_of(run.folder).name != "search") or run.model.exists()):
         raise RunError(f"{run.folder} holds something else than a search: choose another folder with --out")
     parts = data.parts
     check_buildable(request.space, parts.shape, parts.classes)
@@ -182,6 +182,7 @@ def open_search(
         None if ledger is None else Path(ledger),
         None if out is None else Path(out),
         schema or None,
+        kind="search",
     )
     data = SearchData.read(source, schema=domains, target=target)
     others = None if public is None else SearchData.read(public, schema=shared, target=target)
@@ -299,10 +300,6 @@ def claimed_search_epsilon(method: SearchMethod, training_epsilon: float, valida
         return claimed_random_search(training_epsilon, counts, validation_size)
     except ValueError:
         return None
-
-
-def holds_search(folder: str | Path) -> bool:
-    return (Path(folder) / _WORKFLOW).is_file()
 
 
 def classify_by_search(folder: str | Path, file: Path) -> list[str]:

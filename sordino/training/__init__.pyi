@@ -23,7 +23,6 @@ from .dense_sums import softmax_slope as softmax_slope
 from .dense_sums import squared_slope as squared_slope
 from .description import Description as Description
 from .description import Request as Request
-from .description import ledger_statement as ledger_statement
 from .description import request_of as request_of
 from .dpsgd import ClippedSum as ClippedSum
 from .dpsgd import Steps as Steps
@@ -77,6 +76,7 @@ from .plan import QuantileClip as QuantileClip
 from .plan import plan_from_json as plan_from_json
 from .predicting import as_expected as as_expected
 from .predicting import classify as classify
+from .predicting import classify_file as classify_file
 from .private_loop import LoopError as LoopError
 from .private_loop import PrivateLoop as PrivateLoop
 from .private_loop import make_private as make_private

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sordino.budget import Ledger, check_delta, check_target
+from sordino.budget import check_delta, check_target
 from sordino.data import Facts
 from sordino.runs import Run, RunError
 from sordino.training.plan import Plan, plan_from_json
@@ -54,8 +54,9 @@ class Description:
         return recipe(self.request.recipe, self.request.dataset, self.facts)
 
     def write(self, run: Run) -> None:
-        content = {"status": self.status, "request": asdict(self.request), "recipe": self.recipe.to_json()}
-        content |= {"plan": self.plan.to_json(), "facts": self.facts.to_json(), "statement": self.statement}
+        content = {"kind": "training", "status": self.status, "request": asdict(self.request)}
+        content |= {"recipe": self.recipe.to_json(), "plan": self.plan.to_json(), "facts": self.facts.to_json()}
+        content |= {"statement": self.statement}
         run.write_description(content)
 
     @classmethod
@@ -76,10 +77,3 @@ class Description:
 def request_of(folder: str | Path) -> Request:
     """What the unfinished run in a folder was asked for."""
     return Description.read(Run(folder)).request
-
-
-def ledger_statement(folder: str | Path) -> dict[str, Any]:
-    """The privacy statement of a run as its ledger stands now."""
-    run = Run(folder)
-    ledger = Ledger.open(run.ledger)
-    return ledger.statement(**Description.read(run).statement) if run.started else ledger.statement()

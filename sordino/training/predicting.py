@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.data import DataError, Facts
+from sordino.data import DataError, Facts, read_examples
 from sordino.features import as_array
 from sordino.runs import Run, RunError
 from sordino.training import normalising
@@ -27,6 +27,12 @@ def classify(folder: str | Path, examples: Any) -> list[str]:
     except ValueError:
         raise RunError(f"{run.model} does not hold the model that run.json describes") from None
     return [classes[index] for index in scores.argmax(dim=1).tolist()]
+
+
+def classify_file(folder: Path, file: Path) -> list[str]:
+    """The class of each example in a file."""
+    Description.read(Run(folder))  # a wrong folder is the likelier mistake: say it before a large file is read
+    return classify(folder, read_examples(file))
 
 
 def as_expected(examples: Any, facts: Facts) -> Any:

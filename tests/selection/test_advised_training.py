@@ -16,8 +16,8 @@ from sordino.data import Column, DataError, Split
 from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
 from sordino.mechanisms.streams import secret_from_seed
-from sordino.runs import Run, RunError, key
-from sordino.selection.advised_training import AdvisedPlan, AdvisedResult, carry_out, classify_by_advice, holds_advice
+from sordino.runs import Run, RunError, key, kind_of
+from sordino.selection.advised_training import AdvisedPlan, AdvisedResult, carry_out, classify_by_advice
 from sordino.selection.proxy_rows import PublicRows
 from sordino.selection.table_models import MODELS
 from sordino.training import Plan
@@ -187,7 +187,7 @@ def test_the_model_of_a_workflow_tells_classes(name: str, tmp_path: Path) -> Non
     new = rows(2, 500)
     file = tmp_path / "new.csv"
     new.x.iloc[:, ::-1].assign(more=1).to_csv(file, index=False)
-    assert holds_advice(tmp_path)
+    assert kind_of(tmp_path).name == "advice"
     told = np.array(classify_by_advice(tmp_path, file))
     assert set(told) == {"no", "yes"}
     assert (told == np.where(new.y == 1, "yes", "no")).mean() > 0.85
@@ -203,9 +203,8 @@ def test_the_model_of_a_workflow_tells_classes(name: str, tmp_path: Path) -> Non
 
 
 def test_unfinished_and_damaged_folders(tmp_path: Path) -> None:
-    assert not holds_advice(tmp_path)
     (tmp_path / "advice.json").write_text("{}")
-    assert holds_advice(tmp_path)
+    assert kind_of(tmp_path).name == "advice"
     file = tmp_path / "new.csv"
     rows(0, 5).x.to_csv(file, index=False)
     with pytest.raises(RunError, match="is not finished"):
