@@ -110,9 +110,11 @@ REAL_FACTORS = Flat.factors
 def plant_clip(monkeypatch: pytest.MonkeyPatch, times: float) -> None:
     factors, summed = Flat.factors, LinearClassifier.clipped_sum
     monkeypatch.setattr(Flat, "factors", lambda self, norms, l2_clip: factors(self, norms, times * l2_clip))
-    monkeypatch.setattr(
-        LinearClassifier, "clipped_sum", lambda self, rows, l2_clip, _=None: summed(self, rows, times * l2_clip)
-    )
+
+    def larger(self: Any, records: Any, indices: Any, l2_clip: float, augmentation: Any = None) -> ClippedSum:
+        return summed(self, records, indices, times * l2_clip)
+
+    monkeypatch.setattr(LinearClassifier, "clipped_sum", larger)
 
 
 def plant_half_the_noise(monkeypatch: pytest.MonkeyPatch, where: Any = dpsgd) -> None:
@@ -204,8 +206,8 @@ def test_means_that_move_by_the_realised_batch_size(monkeypatch: pytest.MonkeyPa
     assert drawn_noise_test(plan, Streams.fresh()).p_value > 1e-3
     summed, batch = KnownSums.clipped_sum, resized(plan.sampler, 2000).expected_batch_size
 
-    def divided(self: KnownSums, indices: np.ndarray, l2_clip: float, _: Any = None) -> ClippedSum:
-        sums, norms = summed(self, indices, l2_clip)
+    def divided(self: KnownSums, records: Any, indices: np.ndarray, l2_clip: float, _: Any = None) -> ClippedSum:
+        sums, norms = summed(self, records, indices, l2_clip)
         return ClippedSum({name: value * (batch / len(indices)) for name, value in sums.items()}, norms)
 
     monkeypatch.setattr(KnownSums, "clipped_sum", divided)

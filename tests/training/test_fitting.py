@@ -22,10 +22,12 @@ from sordino.runs import Key, Run, RunError, environment, key
 from sordino.training import dpsgd
 from sordino.training import fit as fit_model
 from sordino.training.canaries import Canaries, CanaryRecords, WithCanaries
+from sordino.training.last_iterate import LastIteratePlan
 from sordino.training.linear import LinearClassifier
 from sordino.training.modules import TrainableModule
 from sordino.training.optimisers import SGD
-from sordino.training.plan import Plan
+from sordino.training.plan import Plan, plan_from_json
+from sordino.training.weight_distributions import WeightDistributionPlan
 
 PLAN = Plan(PoissonSampler(120, 12), l2_clip=0.5, noise_multiplier=2.0, steps=60)
 OPTIMISER = SGD(0.5, momentum=0.9)
@@ -587,3 +589,113 @@ def test_a_run_that_another_generator_began_does_not_repeat_its_lost_steps(tmp_p
     assert train(run, model(), seed=None) < 60
     assert {"randomgen", "mpmath"} <= before["environment"]["versions"].keys()  # by which its numbers are drawn
     assert ledger_content(run)[0]["count"] == 60
+
+
+# Models and optimisers of torch
+
+LOSS = nn.CrossEntropyLoss(reduction="none")
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+class Stepping(torch.optim.SGD):
+    """Keeps a number, and draws."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for value in group["params"]:
+                self.state[value]["taken"] = self.state[value].get("taken", 0) + 1
+                value.grad.add_(torch.randn_like(value), alpha=1e-3)
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda parameters: torch.optim.AdamW(parameters, lr=0.05, amsgrad=True),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.2, momentum=0.9, nesterov=True),
+        lambda parameters: torch.optim.RMSprop(parameters, lr=0.01, centered=True),
+        lambda parameters: Stepping(parameters, lr=0.2, momentum=0.5),
+    ],
+    ids=["AdamW", "SGD", "RMSprop", "one that draws"],
+)
+def test_any_optimiser_of_torch_resumes_bit_for_bit(tmp_path: Path, make: Any) -> None:
+    x, y = model().records.arrays
+
+    def trained(name: str, on_progress: Any = lambda done, total: None) -> dict[str, torch.Tensor]:
+        run = Run.at(tmp_path / name)
+        options: Any = {"loss": LOSS, "seed": 1, "checkpoint_every": 7, "on_progress": on_progress}
+        return fit_model(PLAN, network, (x, y), optimiser=make, ledger=open_ledger(run), run=run, **options).weights
+
+    def stop(done: int, total: int) -> None:
+        if done == 28:
+            raise Killed
+
+    whole = trained("whole")
+    with pytest.raises(Killed):
+        trained("broken", stop)
+    assert all(torch.equal(value, whole[name]) for name, value in trained("broken").items())
+
+
+def test_torchs_sgd_is_ours() -> None:
+    x, y = model().records.arrays
+    found = []
+    for optimiser in (OPTIMISER, lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9)):
+        ledger = Ledger(50.0, 1e-5)
+        found.append(fit_model(PLAN, LinearClassifier(6, 3), (x, y), optimiser=optimiser, ledger=ledger, seed=2))
+        assert [entry.count for entry in ledger.entries] == [60]
+    for name, value in found[0].weights.items():
+        torch.testing.assert_close(found[1].weights[name], value)
+
+
+def test_a_module_trains_in_memory_from_the_weights_it_has() -> None:
+    x, y = model().records.arrays
+    torch.manual_seed(0)
+    module, ledger = network(), Ledger(50.0, 1e-5)
+    before = {name: value.detach().clone() for name, value in module.named_parameters()}
+    optimizer = torch.optim.Adam(module.parameters(), 1e-6)
+    fitted = fit_model(PLAN, module, (x, y), optimiser=optimizer, ledger=ledger, loss=LOSS)
+    assert fitted.model is module
+    for name, value in module.named_parameters():
+        torch.testing.assert_close(value, before[name], atol=1e-3, rtol=0)
+        assert not torch.equal(value, before[name])
+    assert ledger.entries[0].count == 60
+    again = Ledger(50.0, 1e-5)
+    for _ in range(2):  # the same seed twice is charged twice
+        fit_model(PLAN, LinearClassifier(6, 3), (x, y), optimiser=OPTIMISER, ledger=again, seed=1)
+    assert [entry.count for entry in again.entries] == [60, 60]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"optimiser": None}, "give an optimiser"),
+        ({"optimiser": lambda parameters: 3}, "not int"),
+        ({"optimiser": lambda parameters: torch.optim.SGD(parameters[:1], 0.1)}, "exactly the parameters"),
+        ({"optimiser": torch.optim.LBFGS}, "several times a step"),
+        ({"loss": None}, "a module needs a loss"),
+        ({"model": 3}, "a model is an nn.Module"),
+        ({"records": (np.zeros((5, 6), np.float32), np.zeros(5, int))}, "n=120 records, the data has 5"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_the_charge(wrong: dict[str, Any], said: str) -> None:
+    ledger = Ledger(50.0, 1e-5)
+    given: dict[str, Any] = {"model": network, "records": model().records, "optimiser": OPTIMISER, "loss": LOSS} | wrong
+    with pytest.raises(ValueError, match=said):
+        fit_model(PLAN, given.pop("model"), given.pop("records"), ledger=ledger, **given)
+    assert not ledger.entries
+
+
+def test_every_kind_of_plan_is_read_back_from_its_json() -> None:
+    plans = [
+        PLAN,
+        replace(PLAN, exact=True),
+        WeightDistributionPlan(ShuffledSampler(24, 8), 0.5, 3.0, 6, 0.1),
+        LastIteratePlan(60, 20, 1, 1.0, 50.0, 0.5),
+    ]
+    for plan in plans:
+        assert plan_from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    with pytest.raises(ValueError, match="no plan of sordino"):
+        plan_from_json({"steps": 3})
