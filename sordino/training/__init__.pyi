@@ -23,6 +23,9 @@ from .dense_sums import softmax_slope as softmax_slope
 from .dense_sums import squared_slope as squared_slope
 from .description import Description as Description
 from .description import Request as Request
+from .description import as_expected as as_expected
+from .description import classify as classify
+from .description import classify_file as classify_file
 from .description import request_of as request_of
 from .dpsgd import ClippedSum as ClippedSum
 from .dpsgd import Steps as Steps
@@ -74,9 +77,6 @@ from .plan import SENSITIVITY as SENSITIVITY
 from .plan import Plan as Plan
 from .plan import QuantileClip as QuantileClip
 from .plan import plan_from_json as plan_from_json
-from .predicting import as_expected as as_expected
-from .predicting import classify as classify
-from .predicting import classify_file as classify_file
 from .private_loop import LoopError as LoopError
 from .private_loop import PrivateLoop as PrivateLoop
 from .private_loop import make_private as make_private

@@ -1,20 +1,23 @@
-"""run.json: what a run was asked for, its plan, and the public facts that it needs to do without its dataset."""
+"""run.json of a training: what was asked for, the plan, and the public facts; with it a finished run can predict."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sordino.budget import check_delta, check_target
-from sordino.data import Facts
+from sordino.data import DataError, Facts, read_examples
+from sordino.features import as_array
 from sordino.runs import Run, RunError
-from sordino.training.plan import Plan, plan_from_json
-from sordino.training.recipes import DatasetRecipe, check_name, recipe
-from sordino.training.weight_distributions import WeightDistributionPlan
+from sordino.training import normalising
+from sordino.training.plan import plan_from_json
+from sordino.training.recipes import AnyPlan, DatasetRecipe, check_name, recipe
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; a run goes on only for the same request."""
+    """What the user asked for; a run is resumed only for the same request."""
 
     dataset: str
     recipe: str
@@ -44,7 +47,7 @@ class Description:
 
     status: str
     request: Request
-    plan: Plan | WeightDistributionPlan
+    plan: AnyPlan
     facts: Facts
     statement: dict[str, Any]
     """Words for the privacy statement: unit, tuning, notes."""
@@ -77,3 +80,43 @@ class Description:
 def request_of(folder: str | Path) -> Request:
     """What the unfinished run in a folder was asked for."""
     return Description.read(Run(folder)).request
+
+
+def classify(folder: str | Path, examples: Any) -> list[str]:
+    """The class of each example by the model of a finished run."""
+    run = Run(folder)
+    known = Description.read(run)
+    if known.status != "finished":
+        raise RunError(f"the run in {run.folder} is not finished: run `sordino resume {run.folder}` first")
+    weights, _ = run.read_tensors(run.model)
+    chosen, facts, classes = known.recipe, known.facts, known.facts.classes or ()
+    scale = normalising.read(run) if chosen.moments is not None else None
+    features = as_array(chosen.features(as_expected(examples, facts)))
+    try:
+        scores = chosen.head.scores(weights, normalising.standardised(scale, features), len(classes))
+    except ValueError:
+        raise RunError(f"{run.model} does not hold the model that run.json describes") from None
+    return [classes[index] for index in scores.argmax(dim=1).tolist()]
+
+
+def classify_file(folder: Path, file: Path) -> list[str]:
+    """The class of each example in a file."""
+    Description.read(Run(folder))  # a wrong folder is the likelier mistake: say it before a large file is read
+    return classify(folder, read_examples(file))
+
+
+def as_expected(examples: Any, facts: Facts) -> Any:
+    """Examples in the shape the model was trained on: one example becomes a batch, a colour picture may become grey."""
+    if facts.kind == "table":
+        if isinstance(examples, np.ndarray):
+            raise DataError("the model expects a table with named columns: .csv with a header, or .parquet")
+        return examples
+    if not isinstance(examples, np.ndarray):
+        raise DataError(f"the model expects arrays or images of shape {facts.shape}, not a table with words")
+    if examples.shape == facts.shape:
+        return examples[None]
+    if examples.shape[1:-1] == facts.shape and examples.shape[-1] == 3:
+        return examples.mean(axis=-1).round().astype(examples.dtype)
+    if examples.shape[1:] != facts.shape:
+        raise DataError(f"the model expects examples of shape {facts.shape}, not {examples.shape[1:]}")
+    return examples
