@@ -14,8 +14,9 @@ import numpy as np
 
 from sordino.budget import Laplace, Ledger, Repeated, claimed_random_search, composed, cost, steps_for
 from sordino.data import PoissonSampler, shuffled
+from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware.intervals import Comparison, Interval
-from sordino.papers.privacy_aware.network_rows import PAPER, POOLING
+from sordino.papers.privacy_aware.network_rows import PAPER
 from sordino.papers.privacy_aware.network_trials import UNCLIPPED, calibrated
 from sordino.papers.privacy_aware.networks import POOLED, loaded
 from sordino.papers.records import Cell, Record
@@ -223,36 +224,6 @@ _TABLE_9 = {
     _SMALL: {"STW": ("674,762 (658,314)", 72.28, 97.97), "PAW": ("76,810 (10,250)", 91.61, 92.70)},
 }
 """Parameters (trained), accuracy by DP-SGD, by SGD."""
-_NOTES = (
-    "Test accuracy in per cent, mean ± half of its 95 % interval over seeds of the whole search; δ=1e-5. PAW gives the "
-    "best of at least three trainings",
-    "Three costs are kept apart: ε of the training that made the released model, alone; what PAW claims the search "
-    "costs (Eq. 9; of PAAS, RDP of all trainings), which is no guarantee; and the sound ε of the whole workflow, from "
-    "the ledger: every training and every score, whether its model was chosen or not. The last is what a user spends",
-    "PAAS shows every trial, and all are composed; RS and MGRS show only the best of a random, geometric number of "
-    "trials, which is what is priced: PAW tries a fixed number, for which Eq. 9 proves nothing",
-    "The accuracy of PAW's workflow is that of the model that the search itself releases; its winner is not trained "
-    "again. Learning rates are searched for like layers, at no other cost",
-    "STW searches with SGD and exact scores, so its ε is infinite whatever its last training costs; its winner is then "
-    "trained with noise once for each learning rate of the others' search, and the best by validation is taken",
-    f"Scores are on 5,000 validation records with Laplace noise of ε₀={SCORE_EPSILON:g} each (PAW: 0.02, noise of 1.4 "
-    "points of accuracy). These records pay for them, the training records for trainings: the ledger's ε is the larger",
-    "The space is PAW's Table XI with its dropout of 0.2; RS and MGRS may also freeze each layer (RWT). Its text has "
-    "300 principal components, its parameter counts have 64 inputs",
-    POOLING,
-    "The sound ε of the paper's search is priced with its σ, batch and epochs, as many trials (of RS and MGRS: in the "
-    "mean) and no training of ours",
-)
-_REDUCTION = (
-    f"{_SHORT.records:,} of 60,000 training records, {_SHORT.epochs:g} epochs of batches of {_SHORT.batch} in place of "
-    "500 of 100 with as much noise as the same ε then needs; SGD (momentum 0.9) for "
-    f"{_SHORT.plain_epochs:g} epochs of batches of {_SHORT.plain_batch}; "
-)
-_TUNED = (
-    "Learning rates and architectures are what is searched for, and are in the ledger. The rates to choose from, the "
-    "number of records, the batch and the epochs were set after a few trials on the same data, uncounted: records are "
-    "so few because on 10,000, in as short a training, the noise of ε=2.11 did not tell the workflows apart (one seed)"
-)
 
 
 def table_8(experiment: Experiment) -> Record:
@@ -277,25 +248,16 @@ def table_8(experiment: Experiment) -> Record:
     columns = ["workflow", "data", "paper", "ours", "parameters (trained)", "ε of the winner's training alone"]
     columns += ["paper's claimed ε of its search", "sound ε of the paper's search", "claimed ε of ours (Eq. 9)"]
     columns += ["sound ε of our whole workflow", "accountant", "paper, GPU hours", "ours, core minutes", "seeds"]
-    return Record(
-        PAPER,
-        "table-8",
-        f"Searches for a dense network under privacy, each training at ε={_EPSILON:g}",
-        columns,
+    return declared(PAPER)["table-8"].record(
+        experiment,
         rows,
-        [
+        columns=columns,
+        follows=[
             *(f"{name} is {each.better_than(found[_STW], 'STW')}" for name, each in searched.items()),
             among(searched),
             *claims,
-            *_NOTES,
-            "Table VIII has no row of the standard workflow: the paper's figure there is of Table I, same data and ε",
         ],
-        experiment.pick(
-            f"{_REDUCTION}4 generations of 8 networks in place of 6 of 10 (PAAS), 30 trials in the mean in place of "
-            "400 (RS), 15, 10 and 5 in place of 40, 20 and 10 (MGRS)",
-            None,
-        ),
-        _TUNED,
+        words={"title": f"Searches for a dense network under privacy, each training at ε={_EPSILON:g}"},
     )
 
 
@@ -325,21 +287,7 @@ def table_9(experiment: Experiment) -> Record:
     columns += ["paper, DP-SGD", "ours, DP-SGD", "paper, SGD", "ours, SGD", "ε of the winner's training alone"]
     columns += ["claimed ε of the paper's search (Eq. 9)", "sound ε of the paper's search"]
     columns += ["claimed ε of ours (Eq. 9)", "sound ε of our whole workflow", "accountant", "seeds"]
-    return Record(
-        PAPER,
-        "table-9",
-        "Random search among networks with frozen layers (RS with RWT), by SGD (STW) and by DP-SGD (PAW)",
-        columns,
-        rows,
-        [
-            *said,
-            *_NOTES,
-            "STW's one search serves both ε. PAW's winner is trained by SGD for the table's column alone, at the best "
-            "of SGD's rates: that is no part of its workflow, and its ε does not cover it",
-        ],
-        experiment.pick(f"{_REDUCTION}30 trials in the mean in place of 400", None),
-        _TUNED,
-    )
+    return declared(PAPER)["table-9"].record(experiment, rows, columns=columns, follows=said)
 
 
 def _length(experiment: Experiment) -> Length:

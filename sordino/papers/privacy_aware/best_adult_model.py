@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sordino.budget import Event, Gaussian, Ledger, RepeatAndSelect, calibration, composed, cost
 from sordino.data import Column, Schema, Split, set_aside
 from sordino.features import CentredOneHot, OneHot, neutral_cuts
+from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware.feature_tables import (
     DELTA,
     RIDGE_WORDS,
@@ -277,36 +278,25 @@ def adult_best(experiment: Experiment) -> Record:
             tested, which = (_mean_and_deviation(examined), "chosen") if name == best else (None, "")
             rows.append([*row, tested, result["epsilon"], result["accountant"], which])
         said.append(f"ε={epsilon:g}, {_CHOICE}: {_right(best, examined)}")
-    return Record(
-        PAPER,
-        "adult-best",
-        "The best private model for Adult",
-        ["ε", "what ε covers", "model", "held out", "on test (± sd)", "ε spent", "accountant", "which is"],
+    return declared(PAPER)["adult-best"].record(
+        experiment,
         rows,
-        [
+        follows=[
             *said,
             f"{_WHOLE.capitalize()}: columns, cuts, ridge and noise take nothing of Adult but what ε counts. "
             f"Categories and bounds are documented; {_BINS} bins have equal widths between the bounds, in log(1+x) "
             "where numbers from zero up span a factor of a thousand; the ridge is "
             f"{RIDGE_PER_NOISE:g} times E‖b‖/√n, found on made-up tables (item ridges)",
-            "Which row is the answer was fixed before any was run. But that centring and bins pay off was known from "
-            "the rows below: without having seen Adult, one might have fixed the plain encoding instead",
             f"The charged choice is among three such encodings, by a best of random with {_MEAN_TRIALS:g} fits on "
             "average, and noisy scores on a fifth of the training records",
             f"{_CHOICE.capitalize()}: which columns, cuts and model to try, and the choice among them, came from the "
             "training records, and ε does not cover that: it is of the training and of the tables of private CFS alone",
-            "ε at δ=1e-5, planned",
             f"Held out: {_FOLDS} folds of the training records, {fold_repeats} trainings each, mean ± half of the 95 % "
             f"interval over trainings. Test: PAW's 9,750 records, {repeats} trainings, by which nothing was chosen",
             "Centred: an indicator less 1/m, a number less ½; the public norm of a row is then less, and the noise "
             f"with it. Seven columns: {', '.join(_FEW)}. Scaled to its bounds, a capital gain of some thousand dollars "
             "would hardly count, in bins it does",
-            "PAW: 78.58 % at ε=0.1 with a selection that its ε does not cover",
         ],
-        None,
-        "Whole workflow counted: nothing on Adult, but for the charged choice, which its ε covers. Choice uncounted: "
-        "columns, cuts and model, by the training records of a public benchmark; on private records that would have to "
-        "be paid for",
     )
 
 

@@ -12,13 +12,13 @@ from sordino.budget import Composed, Event, Ledger, Repeated, cost
 from sordino.data import set_aside
 from sordino.features import OneHot
 from sordino.mechanisms import Streams, bound_streams, secret_from_seed
+from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware.feature_tables import (
     DELTA,
     PURE,
     RIDGE_TUNED,
     RIDGE_WORDS,
     SELECTION_TUNED,
-    WHAT_REGIMES_ARE,
     WHOLE,
     Benchmark,
     Regime,
@@ -132,25 +132,22 @@ def table_10(experiment: Experiment) -> Record:
     first = benchmark(_TABLE, 0, effort.quick)
     frequent = mean(benchmark(_TABLE, split, effort.quick).most_frequent for split in range(effort.splits))
     times = ", ".join(f"{what} {mean(each):.2g} s" for what, each in seconds.items())
-    return Record(
-        PAPER,
-        "table-10",
-        "Feature selections on Breast Cancer",
-        [
+    return declared(PAPER)["table-10"].record(
+        experiment,
+        rows,
+        columns=[
             "regime",
             "ε",
             "ε spent",
             *(f"{who}, {method}" for method in METHODS for who in ("paper", "ours")),
             "ours, Random as large as PAFS's",
         ],
-        rows,
-        [
+        follows=[
             *said,
             f"Processor time of one selection: {times} (PAW: CFS-Greedy 3.8 s, CFS-GA 57.6 s, PAFS 9 hours for about "
             f"2,300 subsets; ours tries {mean(tried):,.0f})",
             f"Features on average: {', '.join(f'{method} {mean(each):.3g}' for method, each in found_sizes.items())}",
             f"{100 * frequent:.1f} % of the test records are of the most frequent class",
-            WHAT_REGIMES_ARE,
             over_splits(effort.splits, effort.fits),
             "PAFS scores its subsets on a fifth of the 191 training records, held out, with trainings at the row's ε "
             f"on the rest ({PAFS_BREEDING.population} subsets, {PAFS_BREEDING.generations} generations). One such "
@@ -162,11 +159,12 @@ def table_10(experiment: Experiment) -> Record:
             f"training and score charged, within {_CHARGED_SHARE:.0%} of the budget; the best are not scored again. "
             "Random subsets are compared with PAFS's at the same noise. Trainings after a search are planned for "
             f"{_WIDTH} features, whatever it finds. Random and All select nothing and spend all on training",
-            "PAW's own ε of its selections, 49.63 for PAFS and 2.31 for CFS, is not in its table's either",
         ],
-        experiment.pick(f"{effort.fits * effort.splits} fits of each in place of 1,000", None),
-        f"Beside what PAFS tries: {RIDGE_TUNED}; {SELECTION_TUNED}; the share of parents of CFS-GA "
-        f"({Truncation().share:g}), which PAW does not name, by merits on Adult and Breast Cancer",
+        words={
+            "here": f"{effort.fits * effort.splits} fits of each in place of 1,000",
+            "tuning": f"Beside what PAFS tries: {RIDGE_TUNED}; {SELECTION_TUNED}; the share of parents of CFS-GA "
+            f"({Truncation().share:g}), which PAW does not name, by merits on Adult and Breast Cancer",
+        },
     )
 
 

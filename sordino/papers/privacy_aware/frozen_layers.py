@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 
+from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware.intervals import Interval, crossing
 from sordino.papers.privacy_aware.network_figures import CROSSOVER_SEEDS, crossover_record, line_of
 from sordino.papers.privacy_aware.network_rows import (
     ACCOUNTANT,
-    DROPOUT,
-    HALF,
-    HASHED,
     PAPER,
     PRICE,
     Row,
@@ -16,7 +14,7 @@ from sordino.papers.privacy_aware.network_rows import (
     Trained,
     scores_by_epsilon,
 )
-from sordino.papers.privacy_aware.network_trials import TUNING, some
+from sordino.papers.privacy_aware.network_trials import some
 from sordino.papers.privacy_aware.networks import LENGTH, NETWORKS, RWT
 from sordino.papers.records import Record
 from sordino.papers.trials import Experiment
@@ -59,26 +57,18 @@ def table_6(experiment: Experiment) -> Record:
         said.append(f"{network} at ε={epsilon:.3g}: RWT is {frozen.better_than(whole)}{_idle(network, whole, frozen)}")
     columns = ["network", "parameters (trained)", "paper's ε", "paper", "ours", *PRICE]
     words = f"on {LENGTH} words in place of 150"
-    return Record(
-        PAPER,
-        "table-6",
-        "Random weights training (RWT) of the last two layers against training all of them",
-        columns,
+    return declared(PAPER)["table-6"].record(
+        experiment,
         [each.cells(columns) for each in trained],
-        [
-            *said,
-            f"δ=1e-5; {HALF}",
-            f"{ACCOUNTANT}. The LSTM's huge ε is not calibrated: it has PAW's σ of {_THEIR_SIGMA:g}",
-            DROPOUT,
-            "Of the CNN, Table VI calls the 19,328 frozen parameters trainable; trained are 103,114",
-            HASHED,
-        ],
-        experiment.pick(
-            "FCNs for 3 epochs of batches of 250 in place of 500 of 100, CNNs for 1 of 500 in place of 200 of 250, "
-            f"LSTMs for 10 in place of 50 and {words}, with the noise that the same ε then needs",
-            f"LSTMs {words}",
-        ),
-        TUNING,
+        columns=columns,
+        follows=[*said, f"{ACCOUNTANT}. The LSTM's huge ε is not calibrated: it has PAW's σ of {_THEIR_SIGMA:g}"],
+        words={
+            "always": experiment.pick(
+                "FCNs for 3 epochs of batches of 250 in place of 500 of 100, CNNs for 1 of 500 in place of 200 of 250, "
+                f"LSTMs for 10 in place of 50 and {words}, with the noise that the same ε then needs",
+                f"LSTMs {words}",
+            )
+        },
     )
 
 
@@ -100,21 +90,15 @@ def table_7(experiment: Experiment) -> Record:
     trained = [row.train(experiment) for row in rows]
     whole, frozen, simple = (each.private for each in trained)
     columns = ["network", "parameters", "trained", "paper", "ours", *PRICE]
-    return Record(
-        PAPER,
-        "table-7",
-        "A complex network with and without RWT, and a simple one, at ε=0.34",
-        columns,
+    return declared(PAPER)["table-7"].record(
+        experiment,
         [each.cells(columns) for each in trained],
-        [
+        columns=columns,
+        follows=[
             f"Against training all of it: RWT is {frozen.better_than(whole)}",
             f"Against the simple network: RWT is {frozen.better_than(simple)}",
-            f"ε=0.341 (PAW rounds it to 0.34), δ=1e-5; {HALF}",
-            ACCOUNTANT,
-            DROPOUT,
         ],
-        experiment.pick(setting.in_place_of("500 of 100"), None),
-        TUNING,
+        words={"here": setting.in_place_of("500 of 100")},
     )
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware.feature_tables import (
     PLAIN_RIDGE,
     PURE,
-    RIDGE_TUNED,
     RIDGE_WORDS,
     UNCOUNTED,
     Benchmark,
@@ -71,36 +71,20 @@ def table_16(experiment: Experiment) -> Record:
         plainly[ridge] = few
         promise = f"without privacy, ridge {ridge:g}"
         rows.append([promise, None, papers[0], f"{few:.2f}", None, papers[1], f"{every:.2f}", None, every - few])
-    return Record(
-        PAPER,
-        "table-16",
-        "Logistic regression on Adult with categories dropped, and one-hot encoded",
-        [
-            "promise",
-            "ε",
-            "paper, without (± sd)",
-            "ours, without",
-            "sd",
-            "paper, with one-hot (± sd)",
-            "ours, with one-hot",
-            "sd",
-            "with less without",
-        ],
+    return declared(PAPER)["table-16"].record(
+        experiment,
         rows,
-        [
+        follows=[
             *said,
             f"Without privacy and categories PAW has 84.44 %, ours {plainly[PLAIN_RIDGE]:.2f} % with the ridge of "
             f"PAW's library and {plainly[_HARDLY_ANY]:.2f} % with hardly any: the scale of our numbers is not why, and "
             "a linear model of these features does not come near PAW's figure either way",
-            "PAW's pure ε is for a replaced record, as here; (ε, 1e-5) is ours, Gaussian and for a record zeroed out. "
-            "Nothing is selected or tuned: ε is that of the whole workflow",
             "Without: the five numbers but fnlwgt, and the two indicators of sex, which makes PAW's seven features. "
             f"Mean ± half of the 95 % interval over {repeats['without']} fits ({repeats['with']} with one-hot) on one "
             f"split; sd is over fits. {100 * table.most_frequent:.1f} % of the test records are of the most frequent "
             "class",
         ],
-        experiment.pick(f"{_FITS['with']} fits with one-hot, not 1,000", None),
-        RIDGE_TUNED,
+        words={"here": f"{_FITS['with']} fits with one-hot, not 1,000"},
     )
 
 
@@ -197,28 +181,23 @@ def ridges(experiment: Experiment) -> Record:
     for multiple, values in both.items():
         each = [Interval.of(found[multiple]).percent() for found in lost.values()]
         rows.append([multiple, *each, Interval.of(values).percent(), 100 * max(values)])
-    return Record(
-        PAPER,
-        "ridges",
-        "The ridge of a private logistic regression on made-up tables",
-        [
+    return declared(PAPER)["ridges"].record(
+        experiment,
+        rows,
+        columns=[
             "multiple of E‖b‖/√n",
             *(f"points lost, {promise}" for promise in _PROMISES.values()),
             "lost, both",
             "lost at worst",
         ],
-        rows,
-        [
+        follows=[
             f"The least is lost with {best:g}; the library's rule has {RIDGE_PER_NOISE:g}, which loses "
             f"{more.percent()} points more",
             "Accuracy lost beside the best multiple of the same table and budget, mean ± half of the 95 % interval "
             f"over {len(both[best])} cases: {tables} tables of each of {', '.join(f'{n:,}' for n in sizes)} records, "
             f"ε of {', '.join(f'{epsilon:g}' for epsilon in budgets)}; each the mean of {repeats} fits on {_TESTED:,} "
             "further records",
-            "Columns, categories, frequencies and weights are drawn at random: no record of PAW's tables is in it",
         ],
-        None,
-        "Made-up data costs no privacy",
     )
 
 

@@ -13,8 +13,9 @@ from torch.nn import functional
 from sordino.budget import Repeated, cost
 from sordino.data import ArrayRecords, PoissonSampler
 from sordino.mechanisms import Streams
+from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware.intervals import BARS, Interval, line
-from sordino.papers.privacy_aware.network_rows import PAPER, POOLING
+from sordino.papers.privacy_aware.network_rows import PAPER
 from sordino.papers.privacy_aware.network_trials import NetworkTrial, repeated, some, tuned
 from sordino.papers.privacy_aware.networks import LENGTH, NETWORKS, TRAINING_RECORDS, Network, parts_of, size_name
 from sordino.papers.records import Cell, Record, Series
@@ -67,33 +68,23 @@ def figure_6(experiment: Experiment) -> Record:
             rows.append([*row, f"{len(spent)} of {len(results)}", rate])
         if needed[kind] or experiment.quick:
             series.append(line(kind, list(needed[kind].items()) or [(48.0, Interval(0.0, None))], scale=1))
-    return Record(
-        PAPER,
-        "figure-6",
-        "ε until 85 % accuracy on MNIST, by the number of training records",
-        ["network", "records", "steps", "ε", "reached by", "rate"],
+    return declared(PAPER)["figure-6"].record(
+        experiment,
         rows,
-        [
+        series=series,
+        follows=[
             *_fits(needed),
             f"σ={_SIGMA:g}, batches of {_BATCH}, δ=1e-5, by PLD; {BARS}",
             f"ε and steps are means of the seeds that reached 85 % within {_STEPS:,} steps: too low where not all did, "
             "and such sizes are neither drawn nor fitted",
-            "ε is the price of the steps until then: a figure to compare by, not a guarantee, since when to stop "
-            "depended on the records",
             "Beyond 55,000 the records are drawn with replacement, as PAW does: the ε there protects one copy of an "
             f"image, not the image. When to stop was read off {_HELD_OUT:,} held-out training images, uncounted, every "
             f"{_STEPS // _MARKS} steps",
-            POOLING,
-            "PAW has α ≥ 1, as here, and reports α=1.1, β=8,922 for the simple network, which does not give its own "
-            "ε=1 at n=13,574",
         ],
-        experiment.pick("five sizes in place of a dense range, ", "")
-        + f"3 seeds in place of 10, {_STEPS:,} steps at most",
-        "Rates were chosen, uncounted, on held-out training records",
-        x="training records",
-        y="ε",
-        logarithmic="x",
-        series=series,
+        words={
+            "always": experiment.pick("five sizes in place of a dense range, ", "")
+            + f"3 seeds in place of 10, {_STEPS:,} steps at most"
+        },
     )
 
 
@@ -163,19 +154,14 @@ def table_17(experiment: Experiment) -> Record:
         row: list[Cell] = [name, network.counts[1], private, plain, private / plain]
         rows.append([*row, ours[0] * epoch, ours[1] * epoch, ratios[-1]])
     columns = ["network", "parameters", "paper, DP-SGD", "paper, SGD", "paper's ratio"]
-    return Record(
-        PAPER,
-        "table-17",
-        "Seconds of an epoch with DP-SGD and with SGD",
-        [*columns, "ours, DP-SGD", "ours, SGD", "our ratio"],
+    return declared(PAPER)["table-17"].record(
+        experiment,
         rows,
-        [
+        columns=[*columns, "ours, DP-SGD", "ours, SGD", "our ratio"],
+        follows=[
             f"DP-SGD takes {min(ratios):.1f} to {max(ratios):.1f} times as long as SGD here, 19 to 37 times in PAW",
-            "Batches of 100. Ours is processor time of one core, the least of a few rounds in turn, noise and sampling "
-            "(from 400 records) included; plain SGD is PyTorch's autograd on as many examples",
             f"LSTMs read {LENGTH} words, not 150",
         ],
-        experiment.pick("an epoch is extrapolated from three steps", None),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 
+from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware.intervals import BARS, DEFINITION_2, Interval, crossing, line
 from sordino.papers.privacy_aware.network_rows import (
     ACCOUNTANT,
@@ -57,27 +58,13 @@ def figure_1(experiment: Experiment) -> Record:
     setting = experiment.pick(replace(_SHORT, epochs=5), FULL_FCN)
     rows = [Row(size_name(*hidden), 2.11, setting) for hidden in some(experiment, SIZES, 2)]
     cells, private, plain = _along(experiment, rows, lambda row: float(NETWORKS[row.network].counts[1]))
-    return Record(
-        PAPER,
-        "figure-1",
-        "Accuracy of fully connected networks on MNIST along their number of parameters",
-        _BOTH_COLUMNS,
+    return declared(PAPER)["figure-1"].record(
+        experiment,
         cells,
-        [
-            _peaks(private, plain, "parameters"),
-            f"ε=2.11, that of Table I, δ=1e-5; {BARS}",
-            ACCOUNTANT,
-            POOLING,
-            DROPOUT,
-            setting.without_noise,
-            f"{NO_NUMBERS}, and names neither data, networks nor ε: ours are MNIST and FCNs",
-        ],
-        experiment.pick(setting.in_place_of("500 of 100"), None),
-        setting.tuning,
-        x="trained parameters",
-        y="test accuracy, %",
-        logarithmic="x",
         series=[line("DP-SGD", private), line("SGD", plain)],
+        columns=_BOTH_COLUMNS,
+        follows=[_peaks(private, plain, "parameters"), setting.without_noise],
+        words={"here": setting.in_place_of("500 of 100"), "tuning": setting.tuning},
     )
 
 
@@ -97,27 +84,13 @@ def figure_12(experiment: Experiment) -> Record:
         rows += cells
         series += [line("DP-SGD", private, panel), line("SGD", plain, panel)]
         said.append(f"{panel}: {_peaks(private, plain, what)}")
-    return Record(
-        PAPER,
-        "figure-12",
-        "Width (one hidden layer) against depth (layers of 128) on SVHN",
-        _BOTH_COLUMNS,
+    return declared(PAPER)["figure-12"].record(
+        experiment,
         rows,
-        [
-            *said,
-            f"ε=2.58, that of Table I, which PAW does not give here; δ=1e-5; {BARS}",
-            setting.without_noise,
-            ACCOUNTANT,
-            NOT_PRIVATE_PCA,
-            DROPOUT,
-            NO_NUMBERS,
-        ],
-        experiment.pick(setting.in_place_of("500 of 100"), None),
-        setting.tuning,
-        x="units, or hidden layers",
-        y="test accuracy, %",
-        logarithmic="x",
         series=series,
+        columns=_BOTH_COLUMNS,
+        follows=[*said, setting.without_noise],
+        words={"here": setting.in_place_of("500 of 100"), "tuning": setting.tuning},
     )
 
 
@@ -252,26 +225,14 @@ def figure_9(experiment: Experiment) -> Record:
             ends[name] = ended.private
             rows.append(ended.cells(columns))
         gaps.append(f"{panel}: {ends['SVHN CNN PAW'].ahead_of(ends['SVHN CNN STW'])}")
-    return Record(
-        PAPER,
-        "figure-9",
-        "The learning rate decides what is compared: SVHN CNNs at one rate, or each at its own",
-        columns,
+    return declared(PAPER)["figure-9"].record(
+        experiment,
         rows,
-        [
-            f"The simple network is ahead by {'; '.join(gaps)}",
-            f"ε=5.38, that of Table I, which PAW does not give here; δ=1e-5; {BARS}",
-            ACCOUNTANT,
-            DROPOUT,
-            NO_NUMBERS,
-        ],
-        experiment.pick(
-            f"{setting.in_place_of('300 of 100')}; with rates of {small:g} and {large:g} in place of 0.01 and 0.1, at "
-            "which so short a training does not leave its start",
-            None,
-        ),
-        TUNING,
-        x="epoch",
-        y="test accuracy, %",
         series=series,
+        columns=columns,
+        follows=[f"The simple network is ahead by {'; '.join(gaps)}"],
+        words={
+            "here": f"{setting.in_place_of('300 of 100')}; with rates of {small:g} and {large:g} in place of 0.01 "
+            "and 0.1, at which so short a training does not leave its start"
+        },
     )

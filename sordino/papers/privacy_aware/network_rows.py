@@ -15,12 +15,10 @@ PRICE = ("ε spent", "σ", "rate", "seeds")
 BOTH_WAYS = ("paper, DP-SGD", "ours, DP-SGD", "paper, SGD", "ours, SGD", *PRICE)
 
 ACCOUNTANT = "Ours are calibrated by PLD to the ε of the row; PAW prices by RDP"
-REPEATS = "PAW reports the best of at least three trainings by test accuracy, ours is their mean"
 NOT_PRIVATE_PCA = "Principal components are of the training records without noise, as in PAW: not private, not counted"
 POOLING = "PAW's 64 inputs of MNIST and Fashion-MNIST are not described; ours are means of an 8×8 grid, which are free"
 DROPOUT = "Without PAW's dropout (rates of 0.2 in its FCNs and 0.3 in its CNNs)"
 NO_NUMBERS = "PAW gives the curves as a drawing without numbers"
-HASHED = "Words are hashed to 1,000 ids: PAW's vocabulary is read off the messages, which would have to be paid for"
 HALF = "mean ± half of the 95 % interval over seeds"
 
 

@@ -3,20 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware.intervals import Comparison, Interval
 from sordino.papers.privacy_aware.network_rows import (
-    ACCOUNTANT,
     BOTH_WAYS,
-    DROPOUT,
     FULL_CNN,
     FULL_FCN,
     FULL_RNN,
     HALF,
-    HASHED,
-    NOT_PRIVATE_PCA,
     PAPER,
-    POOLING,
-    REPEATS,
     SHORT_CNN,
     SHORT_FCN,
     SHORT_RNN,
@@ -51,11 +46,6 @@ _PAIRS: tuple[tuple[str, float, tuple[float, float], tuple[float, float]], ...] 
 _ALWAYS_FULL = ("MNIST FCN", "Fashion-MNIST FCN", "Location-30 FCN")
 _STAND_IN = {"Location-30 FCN": 2.0}
 """Trained at the paper's σ of Purchase-100, for which it stands: the paper's ε means something else on its records."""
-_STANDS_FOR = (
-    "Location-30 (4,010 records, 446 bits, 30 classes) stands in for Purchase-100 (157,750 records, 600 bits, 100 "
-    "classes, δ=1e-7), which is not available here: the paper's figures beside it are of Purchase-100. It is trained "
-    "with the paper's σ=2, batch and epochs, which cost more ε on fewer records"
-)
 
 
 def _table_1_rows(experiment: Experiment) -> list[Row]:
@@ -83,32 +73,22 @@ def table_1(experiment: Experiment) -> Record:
     trained = [row.train(experiment, plain=True) for row in _table_1_rows(experiment)]
     pairs = [compared(str(trained[i].row.more["network"]), trained[i : i + 2]) for i in range(0, len(trained), 2)]
     columns = ["network", "workflow", "parameters", "paper's ε", *BOTH_WAYS, "length"]
-    return Record(
-        PAPER,
-        "table-1",
-        "The standard workflow's networks (STW) and the privacy-aware one's (PAW), with noise and without",
-        columns,
+    return declared(PAPER)["table-1"].record(
+        experiment,
         [each.cells(columns) for each in trained],
-        [
+        columns=columns,
+        follows=[
             f"The phenomenon shows with intervals apart in {sum(bool(p.shows) for p in pairs)} of {len(pairs)} pairs",
             *(pair.words() for pair in pairs),
-            f"Test accuracy in per cent, {HALF}; δ=1e-5",
             f"FCNs: {experiment.pick(SHORT_FCN, FULL_FCN).without_noise} (of {FULL_FCN.batch} where in full); CNNs: "
             f"{experiment.pick(SHORT_CNN, FULL_CNN).without_noise}; PAW's for 300 of 100",
-            ACCOUNTANT,
-            REPEATS,
-            POOLING,
-            NOT_PRIVATE_PCA,
-            DROPOUT,
-            _STANDS_FOR,
         ],
-        experiment.pick(
-            f"SVHN and CIFAR-10 FCNs for {SHORT_FCN.in_place_of('500 of 100')}, CNNs for "
+        words={
+            "here": f"SVHN and CIFAR-10 FCNs for {SHORT_FCN.in_place_of('500 of 100')}, CNNs for "
             f"{SHORT_CNN.in_place_of('300 of 100')}, with the noise that the same ε then needs",
-            None,
-        ),
-        f"{TUNING}. What is trained in full is at PAW's rates, {FULL_FCN.rates[0]} (FCNs) and {FULL_CNN.rates[0]}, "
-        "untuned",
+            "tuning": f"{TUNING}. What is trained in full is at PAW's rates, {FULL_FCN.rates[0]} (FCNs) and "
+            f"{FULL_CNN.rates[0]}, untuned",
+        },
     )
 
 
@@ -123,18 +103,11 @@ def choices(experiment: Experiment) -> Record:
             listed = ", ".join(f"{rate:g}: {100 * share:.2f}" for rate, share in tries.items())
             records = TRAINING_RECORDS[NETWORKS[row.network].dataset]
             rows.append([row.network, row.setting.batch, records, listed, best])
-    return Record(
-        PAPER,
-        "choices",
-        "Learning rates of DP-SGD, chosen on held-out training records",
-        ["network", "batch", "training records", "accuracy at each rate, %", "taken"],
+    return declared(PAPER)["choices"].record(
+        experiment,
         rows,
-        [
-            "One seed each. Other items choose the same way, at their own noise: their trials say what they took",
-            f"Networks trained in full are at PAW's rates, {FULL_FCN.rates[0]} and {FULL_CNN.rates[0]}, untuned",
-        ],
-        experiment.pick("one seed", "nothing to choose: all are trained in full, at PAW's rates"),
-        TUNING,
+        follows=[f"Networks trained in full are at PAW's rates, {FULL_FCN.rates[0]} and {FULL_CNN.rates[0]}, untuned"],
+        words={"always": experiment.pick("one seed", "nothing to choose: all are trained in full, at PAW's rates")},
     )
 
 
@@ -163,26 +136,22 @@ def table_4(experiment: Experiment) -> Record:
             plain = repeated(experiment, usual.plain(name), usual.seeds)
             trained[epsilon, name] = replace(own, plain_results=plain)
     columns = ["network", "parameters", "paper's ε", *BOTH_WAYS]
-    return Record(
-        PAPER,
-        "table-4",
-        "LeNet-5 and the networks of both workflows on MNIST",
-        columns,
+    return declared(PAPER)["table-4"].record(
+        experiment,
         [each.cells(columns) for each in trained.values()],
-        [
+        columns=columns,
+        follows=[
             *(
                 f"ε={epsilon:g}: PAW's network is better than LeNet-5 by "
                 f"{trained[epsilon, names[1]].private.ahead_of(trained[epsilon, names[2]].private)}"
                 for epsilon in dict.fromkeys(epsilon for epsilon, _ in trained)
             ),
-            f"δ=1e-5; {HALF}",
             f"{usual.without_noise}, PAW's for as long as with noise",
-            ACCOUNTANT,
-            REPEATS,
-            DROPOUT,
         ],
-        experiment.pick(f"ε of 4.39 and 1.09 alone, {usual.in_place_of('70 to 300 of 100 or 200')}", None),
-        usual.tuning,
+        words={
+            "here": f"ε of 4.39 and 1.09 alone, {usual.in_place_of('70 to 300 of 100 or 200')}",
+            "tuning": usual.tuning,
+        },
     )
 
 
@@ -202,28 +171,19 @@ def table_5(experiment: Experiment) -> Record:
         trained.append(Row(name, 2.58, setting, private, plain, more=more).train(experiment, plain=True))
     columns = ["network", "paper's parameters", "parameters", *BOTH_WAYS]
     ways = [compared(name, trained[i : i + 2]) for name, i in (("PCA", 0), ("no PCA", 2)) if i < len(trained)]
-    return Record(
-        PAPER,
-        "table-5",
-        "SVHN with and without PCA",
-        columns,
+    return declared(PAPER)["table-5"].record(
+        experiment,
         [each.cells(columns) for each in trained],
-        [
+        columns=columns,
+        follows=[
             *(way.words() for way in ways),
             *(
                 f"{workflow}: PCA is better by {pca.private.ahead_of(pixels.private)} under noise"
                 for workflow, pca, pixels in zip(_WORKFLOWS, trained[:2], trained[2:], strict=False)
             ),
-            f"ε=2.58, δ=1e-5; {HALF}",
             f"{setting.without_noise}, PAW's for 300 of 100",
-            ACCOUNTANT,
-            NOT_PRIVATE_PCA,
-            DROPOUT,
-            "No network of PAW's search space on 1,024 pixels has its parameter counts without PCA: ours has the "
-            "hidden layers that it has with PCA",
         ],
-        experiment.pick(setting.in_place_of("500 of 100"), None),
-        setting.tuning,
+        words={"here": setting.in_place_of("500 of 100"), "tuning": setting.tuning},
     )
 
 
@@ -237,25 +197,21 @@ def table_13(experiment: Experiment) -> Record:
     trained = [row.train(experiment, plain=True) for row in rows]
     columns = ["network", "parameters", *BOTH_WAYS]
     length = f"{LENGTH} words in place of 150"
-    return Record(
-        PAPER,
-        "table-13",
-        "LSTMs on SMS Spam",
-        columns,
+    return declared(PAPER)["table-13"].record(
+        experiment,
         [each.cells(columns) for each in trained],
-        [
+        columns=columns,
+        follows=[
             compared("SMS RNN", trained).words(),
             f"ε=7.21, δ=1e-5; {HALF}. To call every test message ham is right of "
             f"{100 * NETWORKS['SMS RNN STW'].constant():.2f} %",
             setting.without_noise,
-            ACCOUNTANT,
-            REPEATS,
-            "Without PAW's dropout, whose rate it does not give for LSTMs",
-            HASHED,
         ],
-        experiment.pick(f"{setting.epochs:g} epochs in place of 50, {length}", length),
-        f"{TUNING}; with these LSTMs {setting.plain_rate:g}. Batch, epochs and rates to choose from were tried with "
-        "the small LSTM on the same held-out records",
+        words={
+            "always": experiment.pick(f"{setting.epochs:g} epochs in place of 50, {length}", length),
+            "tuning": f"{TUNING}; with these LSTMs {setting.plain_rate:g}. Batch, epochs and rates to choose from were "
+            "tried with the small LSTM on the same held-out records",
+        },
     )
 
 
@@ -343,21 +299,14 @@ def appendix_e(experiment: Experiment) -> Record:
         spent: Cell = "∞" if results[0]["epsilon"] is None else float(results[0]["epsilon"])
         rows.append([name, paper, found[-1].percent(), spent, float(results[0]["learning_rate"]), len(results)])
     plain, only_clipped, noisy, _ = found
-    return Record(
-        PAPER,
-        "appendix-e",
-        "SGD, clipped SGD and DP-SGD with hardly any noise: the privacy-aware FCN on CIFAR-10",
-        ["way", "paper", "ours", "ε spent", "rate", "seeds"],
+    return declared(PAPER)["appendix-e"].record(
+        experiment,
         rows,
-        [
+        follows=[
             f"DP-SGD is ahead of SGD by {noisy.ahead_of(plain)}, clipped SGD without noise by "
             f"{only_clipped.ahead_of(plain)}, and DP-SGD of clipped SGD by {noisy.ahead_of(only_clipped)}",
             "PAW: 45.36 against about 50, which it attributes to the clip; its rates without clip are 1e-3 to 1e-4. "
             + ("So large an effect shows here, too" if noisy.above(plain) else "No such effect shows here"),
-            f"δ=1e-5; {HALF}",
-            NOT_PRIVATE_PCA,
-            DROPOUT,
         ],
-        experiment.pick(setting.in_place_of("500 of 100"), None),
-        TUNING,
+        words={"here": setting.in_place_of("500 of 100")},
     )

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from sordino import models
 from sordino.budget import Ledger
 from sordino.data import PoissonSampler
+from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware.intervals import Interval, line
-from sordino.papers.privacy_aware.network_rows import NO_NUMBERS, PAPER
+from sordino.papers.privacy_aware.network_rows import PAPER
 from sordino.papers.privacy_aware.network_trials import UNCLIPPED, calibrated, some
 from sordino.papers.records import Cell, Record, Series
 from sordino.papers.trials import Experiment, Result, Say, Trial
@@ -28,16 +29,6 @@ TABLE_3 = {10: 85.80, 50: 84.85, 100: 84.45, 500: 67.20, 1000: 59.75}
 _RATE, _PLAIN_RATE = 1.0, 0.05
 _RECORDS, _TESTED, _BATCH = 10_000, 2000, 250
 _REPEATS, _THEIR_REPEATS = 12, 100
-_TUNING = (
-    "The rate of DP-SGD is the best of 0.3, 1 and 3 on one draw with 10 inputs, tried by hand and not recorded; "
-    "made-up data costs no privacy"
-)
-_NOTES = (
-    "± and bars are half of the 95 % interval",
-    "Ten uniform numbers, each split evenly into inputs that sum to it; the label says whether all sum to more than 5",
-    f"PAW gives ε=0.0355 and 50 epochs. Ours: {_RECORDS:,} records, batches of {_BATCH}, δ=1e-5, calibrated by PLD, "
-    f"clip 1, rate {_RATE:g}; without noise Adam at {_PLAIN_RATE:g}",
-)
 
 
 def sums_of_parts(records: int, size: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -132,15 +123,11 @@ def table_3(experiment: Experiment) -> Record:
     pairs = [(sizes[0], sizes[-1]), *pairwise(sizes)]
     said = {None: "one repeat cannot tell", True: "intervals apart", False: "not shown"}
     steps = [f"{few} above {many}: {said[noisy[few].above(noisy[many])]}" for many, few in pairs]
-    return Record(
-        PAPER,
-        "table-3",
-        "The same task with more and more inputs, with noise and without",
-        ["inputs", "paper, SGD", "ours, SGD", "paper, DP-SGD", "ours, DP-SGD", "ε spent", "σ", "repeats"],
+    return declared(PAPER)["table-3"].record(
+        experiment,
         rows,
-        [f"Whether fewer inputs are better under noise: {'; '.join(steps)}", *_NOTES],
-        experiment.pick(f"{_REPEATS} repeats in place of {_THEIR_REPEATS}", None),
-        _TUNING,
+        follows=[f"Whether fewer inputs are better under noise: {'; '.join(steps)}"],
+        words={"here": f"{_REPEATS} repeats in place of {_THEIR_REPEATS}"},
     )
 
 
@@ -152,16 +139,6 @@ def figure_5(experiment: Experiment) -> Record:
         way = [Interval.of(at) for at in zip(*(result["distances"] for result in results), strict=True)]
         series.append(line(f"{size} inputs", [(1.0 + place, at) for place, at in enumerate(way)], scale=1))
         rows.append([size, way[0].plain(), way[len(way) // 2].plain(), way[-1].plain(), len(results)])
-    return Record(
-        PAPER,
-        "figure-5",
-        "Cosine distance between the weights of DP-SGD and of SGD",
-        ["inputs", "after the first epoch", "half-way", "at the end", "repeats"],
-        rows,
-        ["Distances are to the last weights of the training without noise, which is by Adam", *_NOTES, NO_NUMBERS],
-        experiment.pick(f"{_REPEATS} repeats in place of {_THEIR_REPEATS}", None),
-        _TUNING,
-        x="epoch",
-        y="cosine distance",
-        series=series,
+    return declared(PAPER)["figure-5"].record(
+        experiment, rows, series=series, words={"here": f"{_REPEATS} repeats in place of {_THEIR_REPEATS}"}
     )
