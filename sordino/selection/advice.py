@@ -89,15 +89,15 @@ def _public_data(s: AdviceRequest) -> Answer:
     if s.public_records:
         return Answer(
             question,
-            f"Yes, {s.public_records:,} records: what there is to choose is chosen on them, free of charge, and all of "
-            f"ε={s.epsilon:g} is spent on training. The score at the end tells whether they were alike.",
+            f"Yes, {s.public_records:,} records: choose everything on them, free, and spend all of ε={s.epsilon:g} on "
+            "training. The final score shows whether they were alike.",
             {"public_records": s.public_records, "private_records": s.n},
             0.0,
         )
     return Answer(
         question,
-        "No: what is chosen by looking at the private records is paid for. Made-up records with the same columns "
-        "(`sordino crossover`) still tell free of charge which model the noise allows.",
+        "No: every choice made on private records is charged. Synthetic records with the same columns (`sordino "
+        "crossover`) still show, free, which model the noise allows.",
         {"public_records": 0, "private_records": s.n},
         0.0,
     )
@@ -136,14 +136,14 @@ def _selection(s: AdviceRequest) -> Answer:
         return Answer(question, "Yes, by CFS-Greedy on the public records: free.", numbers, 0.0)
     pafs = "PAFS would train once for each subset it tries: 100 of them make the noise of each 10 times as large."
     if ratio == inf:
-        return Answer(question, "No: there are no pairs of columns to tell tables of, or too large ones.", numbers, 0.0)
-    told = (
-        f"the tables of all {numbers['pair_tables']} pairs of columns and target, told together, have noise of "
+        return Answer(question, "No: there are no pairs of columns, or their tables are too large.", numbers, 0.0)
+    released = (
+        f"the tables of all {numbers['pair_tables']} pairs of columns and target, released together, have noise of "
         f"±{noise:,.3g} on a count with the target, where an even cell holds {even:,.3g} of {s.trained:,} records "
         f"({100 * ratio:.3g} %)"
     )
     if s.selects:
-        return Answer(question, f"Yes, by private CFS: {told}. {pafs}", numbers, s.split.epsilon(s.split.selection))
+        return Answer(question, f"Yes, by private CFS: {released}. {pafs}", numbers, s.split.epsilon(s.split.selection))
     if s.epsilon >= s.all_pay_from:
         answer = f"No: from about ε={s.all_pay_from:.2g} on, the weights of most columns stand above their noise"
         if s.public_records:
@@ -153,7 +153,7 @@ def _selection(s: AdviceRequest) -> Answer:
         return Answer(question, answer, numbers, 0.0)
     return Answer(
         question,
-        f"Not by looking at private records: {told}, so that the order would be chance. Choose columns by what is "
+        f"Not on private records: {released}, so the order would be chance. Choose columns by what is "
         f"known of them. {pafs}",
         numbers,
         0.0,
@@ -162,7 +162,7 @@ def _selection(s: AdviceRequest) -> Answer:
 
 def _one_hot(s: AdviceRequest) -> Answer:
     words = [column for column in s.columns if column.categories is not None]
-    question = "One-hot encoding, or drop the columns of words?"
+    question = "One-hot encoding, or drop categorical columns?"
     numeric = len(s.columns) - len(words)
     if not words:
         return Answer(question, "There are none.", {"width": s.width, "numeric_width": numeric}, 0.0)
@@ -257,7 +257,7 @@ def _model(s: AdviceRequest) -> Answer:
     numbers = {"weights": sizes, "noise_of_run": noise, "noise_where_networks_begin": allowed, **s.measured}
     question, spent = "Which model?", s.split.epsilon(s.split.training)
     if s.best_measured is not None:
-        words = f"{s.best_measured}: it had the best mean at ε={s.epsilon:g} where it was measured, free of charge"
+        words = f"{s.best_measured}: it had the best measured mean at ε={s.epsilon:g}, free"
         return Answer(
             question,
             f"{words}. Noise of the run against the clip: {listed}.",
@@ -272,7 +272,7 @@ def _model(s: AdviceRequest) -> Answer:
             question,
             f"logistic-binned: a strong weight of one of {BINS} bins of a number stands above its noise, and with bins "
             f"a logistic regression bends as a network does, for fewer weights ({listed}). `--measure` or `sordino "
-            "crossover` tells whether a network does better still.",
+            "crossover` shows whether a network does better still.",
             numbers | {"model": "logistic-binned"},
             spent,
         )
@@ -332,7 +332,7 @@ def _learning_rate(s: AdviceRequest) -> Answer:
         )
     except calibration.OutOfReach:  # at so small an ε its bound is met with no noise at all
         tuned = inf
-    where = "the public records" if s.public_records else "made-up records of this size"
+    where = "the public records" if s.public_records else "synthetic records of this size"
     taken = f"takes {tuned / single:.2f} times the noise" if tuned < inf else "cannot be had at so small an ε"
     return Answer(
         "Which learning rate?",

@@ -74,7 +74,7 @@ class AdviceRequest:
     delta: float
     public_records: int = 0
     best_measured: str | None = None
-    """The model that was best at this ε on a stand-in, where that was measured."""
+    """The model that was best at this ε on proxy rows, if that was measured."""
     measured: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class AdviceRequest:
     def selects(self) -> bool:
         """Whether a private selection is worth its share.
 
-        Never where public data does it free of charge, nor where all columns pay: the ridge keeps their noise down.
+        Never where public data does it free, nor where all columns pay: the ridge keeps their noise down.
         With the whole workflow counted a selection lost accuracy on Adult at ε=0.1 and 1 (item adult-best) and on
         Breast Cancer up to ε=5; from 10 on it gained there, up to 3 points (figure-4).
         """
@@ -174,7 +174,7 @@ class AdviceRequest:
 
     @cached_property
     def split(self) -> BudgetSplit:
-        """Tuning has no share of its own: learning rates come from a stand-in, free of charge."""
+        """Tuning has no share: learning rates come from proxy rows, free."""
         return BudgetSplit.proposed(self.epsilon, self.delta, selects=self.selects, tunes=False)
 
     @cached_property

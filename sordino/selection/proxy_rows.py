@@ -1,4 +1,4 @@
-"""Data that stands in for a private table, to compare models on free of charge: public rows, or made-up ones."""
+"""Rows to use in place of a private table's, to compare models on for free: public, or synthetic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEST_SHARE = 0.2
 _MOST_TRAINED, _MOST_TEST = 8000, 10_000
 """Enough to compare small models by; the noise is that of the private table's n whatever is trained on here."""
 _LINEAR, _CURVED = 1.6, 1.2
-"""Standard deviations of the two parts of the planted log-odds: labels can be told in about four of five cases."""
+"""Standard deviations of the two parts of the planted log-odds: labels can be predicted in about four of five cases."""
 _CURVES = 16
 
 
@@ -25,7 +25,7 @@ class ProxyRows(Protocol):
 
     @property
     def words(self) -> str:
-        """What this is, and what it cannot tell."""
+        """What this is, and what it cannot show."""
 
     def draw(self, repeat: int) -> tuple[Split, Split]:
         """Training rows, at most as many as the private table has, and others to score on; anew for each repeat."""
@@ -62,7 +62,7 @@ class PublicRows:
 
 @dataclass(frozen=True)
 class SyntheticRows:
-    """Rows made up from the schema alone: uniform numbers, categories as frequent as 1/rank, labels of a planted model.
+    """Rows drawn from the schema alone: uniform numbers, categories as frequent as 1/rank, labels of a planted model.
 
     Its log-odds have a linear part and a smaller curved one, so that a network gains on a linear model once the noise
     allows it. It knows nothing of what the private table's columns say about its target.
@@ -74,8 +74,8 @@ class SyntheticRows:
     @property
     def words(self) -> str:
         return (
-            f"{self._trained:,} made-up rows with the schema's columns and a planted model (log-odds: a linear part of "
-            f"{_LINEAR:g} and a curved one of {_CURVED:g}); what the private columns really tell is not in it"
+            f"{self._trained:,} synthetic rows with the schema's columns and a planted model (log-odds: linear part "
+            f"{_LINEAR:g}, curved part {_CURVED:g}); nothing of the private columns is in it"
         )
 
     def draw(self, repeat: int) -> tuple[Split, Split]:

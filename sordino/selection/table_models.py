@@ -56,7 +56,7 @@ Predict = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 
 
 class PricedPlan(Protocol):
-    """A training that is settled: by DP-SGD a `Plan`, by objective perturbation a `LogisticPlan`."""
+    """A priced training: a `Plan` (DP-SGD) or a `LogisticPlan` (objective perturbation)."""
 
     @property
     def event(self) -> Event: ...
@@ -66,7 +66,7 @@ class TableTraining(Protocol):
     """A model with its data, to be trained again and again from the start."""
 
     def rehearse(self, plan: Any, learning_rate: float, streams: Streams) -> Predict:
-        """Train on PUBLIC or synthetic data, with the plan's noise but charged to nobody.
+        """Train on PUBLIC or synthetic data, with the plan's noise, uncharged.
 
         Guarantee: none is needed, and none is given.
         """
@@ -78,7 +78,7 @@ class TableTraining(Protocol):
         """
 
     def trained(self, run: Run) -> Predict:
-        """By the model that a finished training left in the run's folder; the learner's own data play no part."""
+        """By the model that a finished training left in the run's folder; the data given here play no part."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def test_free_on_made_up_rows(sordino: Callable[..., Any], files: Path, tmp_path
     answer = sordino("crossover", files / "private.csv", *BUDGET, *options, "--json").json
     assert (answer["n"], answer["spent"], answer["epsilon"]) == (400, False, 0.0)
     assert answer["parameters"] == {"logistic-numeric": 2, "linear": 10}
-    assert "made-up rows" in answer["measured_on"]
+    assert "synthetic rows" in answer["measured_on"]
     assert np.shape(answer["accuracies"]["linear"]) == (2, 2)
     assert answer["epsilons"] == [0.01, 10.0]
     [found] = answer["crossovers"]

@@ -34,7 +34,7 @@ def answers(situation: AdviceRequest) -> dict[str, Answer]:
 
 
 def one_hot(situation: AdviceRequest) -> Answer:
-    return answers(situation)["One-hot encoding, or drop the columns of words?"]
+    return answers(situation)["One-hot encoding, or drop categorical columns?"]
 
 
 def test_shares_cost_together_what_was_asked_for() -> None:
@@ -104,7 +104,7 @@ def test_selection_stops_where_its_tables_are_noise() -> None:
     small = replace(REQUEST, n=200, delta=1e-4)
     assert not small.selects
     selection = answers(small)["Are features selected?"]
-    assert selection.answer.startswith("Not by looking")
+    assert selection.answer.startswith("Not on private records")
     assert selection.numbers["noise_share"] > 1
     assert selection.cost == 0
 
