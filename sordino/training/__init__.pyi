@@ -1,6 +1,7 @@
 from . import canaries as canaries
 from . import normalising as normalising
 from .augmentation import Shifts as Shifts
+from .convex.linear_regression import LinearPlan as LinearPlan
 from .convex.logistic import fit_logistic as fit_logistic
 from .convex.logistic import fit_many as fit_many
 from .convex.logistic import predict_logistic as predict_logistic

@@ -10,12 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino.budget import BudgetExceeded, Entry, Event, Ledger, UnsupportedEvent
 from sordino.data import Records, as_records
 from sordino.gradients import Loss
-from sordino.runs import Binding, Key, Run, RunError, charging, digest, until_diverged, whole_number
+from sordino.mechanisms import Streams
+from sordino.runs import Binding, Key, Run, RunError, charging, digest, release_once, until_diverged, whole_number
 from sordino.training.dpsgd import (
     Steps,
     Trainable,
@@ -110,7 +114,8 @@ def fit(
     ----------
     plan : Plan, WeightDistributionPlan, LastIteratePlan, LogisticPlan or LinearPlan.
     model : an nn.Module, which trains from the weights it has; a function that builds one, whose weights then come from
-        the run's key; or a LinearClassifier or DenseNetwork. Modules need a `loss`.
+        the run's key; or a LinearClassifier or DenseNetwork. Modules need a `loss`. Under a LogisticPlan or LinearPlan,
+        an nn.Linear that gets the weights, or None.
     records : a pair (x, y) of arrays or tensors, a torch Dataset or DataLoader, or Records.
     optimiser : SGD or Adam, or torch's: an optimizer over the module's parameters, or a function that makes one.
     ledger : what pays.
@@ -185,6 +190,33 @@ def train_by_gradients(plan: Plan, job: Job) -> Steps[Fitted]:
     refuse_single_precision(plan, model, job.records)
     done = yield from (_in_memory if job.run is None else _in_folder)(training, job, block)
     return Fitted(model.weights(), done, getattr(model, "model", model))
+
+
+def train_in_one_release(
+    plan: TrainingPlan,
+    job: Job,
+    what: str,
+    adjacency: str,
+    solve: Callable[[Ledger, Streams, str], NDArray[np.float64]],
+) -> Fitted:
+    """A fit in closed form or by a solver: charged once, and repeated bit for bit if it is killed before it is kept.
+
+    `solve(ledger, streams, what)` charges the ledger that it is given; in a run folder the run has paid already.
+    """
+    what = what if job.what is None else job.what
+    binding = Binding(digest([what, plan.to_json(), job.part]), job.records.fingerprint, job.seed)
+    paid = Ledger(adjacency=adjacency)  # of nothing real: `release_once` charges the job's
+
+    def train(key: Key) -> Weights:
+        return {"weights": torch.from_numpy(np.ascontiguousarray(solve(paid, key.streams, what)))}
+
+    weights = release_once(job.run, binding, train, job.ledger, event=plan.event, what=what, part=job.part, steps=1)
+    if isinstance(job.model, nn.Linear):
+        rows = weights["weights"].reshape(-1, weights["weights"].shape[-1])
+        with torch.no_grad():
+            job.model.weight.copy_(rows[:, :-1])
+            job.model.bias.copy_(rows[:, -1])
+    return Fitted(weights, 1, job.model)
 
 
 def _in_memory(training: Training, job: Job, block: int) -> Steps[int]:

@@ -5,7 +5,8 @@ Three releases: the Gram matrix XᵀX, its smallest eigenvalue, and Xᵀy. All e
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from sordino.budget import (
     cost,
     refuse_add_remove,
 )
+from sordino.data import in_memory
 from sordino.mechanisms import (
     BLOCK,
     GRAM_BITS,
@@ -36,6 +38,8 @@ from sordino.mechanisms import (
 )
 from sordino.training.convex.logistic import with_bias
 from sordino.training.convex.plan import price_with, targets_with
+from sordino.training.dpsgd import Steps
+from sordino.training.fitting import Fitted, Job, train_in_one_release
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -106,7 +110,25 @@ class LinearPlan:
         return Composed((Gaussian(self.noise_multiplier),) * 3)
 
     def epsilon(self, delta: float, adjacency: str = "zero-out") -> float:
+        """ε of this plan alone; a ledger's ε covers the whole workflow."""
         return cost(self.event, delta, adjacency).epsilon
+
+    def train(self, job: Job) -> Steps[Fitted]:
+        yield from ()  # its sums are not shared with other trainings
+        x, y = (np.asarray(part) for part in in_memory(job.records))
+
+        def solve(ledger: Ledger, streams: Streams, what: str) -> Array:
+            return fit_linear(self, x, y, ledger, streams, what=what, part=job.part)
+
+        return train_in_one_release(self, job, "linear regression", job.ledger.terms.adjacency, solve)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"target_range": list(self.target_range)}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "LinearPlan":
+        low, high = document["target_range"]
+        return cls(document["data_norm"], (low, high), document["noise_multiplier"])
 
 
 def fit_linear(

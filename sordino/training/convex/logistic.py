@@ -4,9 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Ledger
+from sordino.data import in_memory
 from sordino.mechanisms import Stream, Streams, clip_rows, memory
 from sordino.training.convex.plan import LogisticPlan
 from sordino.training.convex.solver import MOST_PRODUCTS, least_tolerance, minimise
+from sordino.training.fitting import Fitted, Job, train_in_one_release
 from sordino.training.linear import check_labels
 
 _BLOCK = 4096
@@ -59,6 +61,17 @@ def fit_logistic(
     solved = minimise(rows, np.ones(n), linear, np.full(fits, plan.ridge), np.full(fits, plan.tolerance / 2))
     told = plan.perturbation.released(generator, solved, plan.ridge, plan.tolerance)
     return (told[0] if fits == 1 else told) / plan.data_norm
+
+
+def train_logistic(plan: LogisticPlan, job: Job) -> Fitted:
+    """`fit` under a plan of objective perturbation: weights as `fit_logistic` gives them, under the name "weights"."""
+    x, y = (np.asarray(part) for part in in_memory(job.records))
+    require_memory_for_logistic(*_check_shapes(x, y))
+
+    def solve(ledger: Ledger, streams: Streams, what: str) -> Array:
+        return fit_logistic(plan, x, y, ledger, streams, what=what, part=job.part)
+
+    return train_in_one_release(plan, job, "logistic regression", plan.adjacency, solve)
 
 
 def require_memory_for_logistic(n: int, width: int) -> None:

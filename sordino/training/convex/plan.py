@@ -8,7 +8,8 @@ larger of the two; it is no proof.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from sordino.budget import (
     Adjacency,
@@ -27,6 +28,10 @@ from sordino.budget import (
 )
 from sordino.training.convex.perturbations import GaussianObjective, GaussianOutput, Perturbation, PureObjective
 from sordino.training.convex.solver import least_tolerance
+
+if TYPE_CHECKING:
+    from sordino.training.dpsgd import Steps
+    from sordino.training.fitting import Fitted, Job
 
 RIDGE_PER_NOISE = 3.0
 _OUTPUT_RIDGE_PER_NOISE = 40.0
@@ -141,9 +146,25 @@ class LogisticPlan:
         single = self.perturbation.event(self.ridge, self.adjacency)
         return single if self.classes == 2 else Repeated(single, self.classes)
 
-    def epsilon(self, delta: float) -> float:
-        """ε of this plan alone; a ledger's ε covers the whole workflow."""
-        return cost(self.event, delta, self.adjacency).epsilon
+    def epsilon(self, delta: float, adjacency: str | None = None) -> float:
+        """ε of this plan alone, by default under its own adjacency; a ledger's ε covers the whole workflow."""
+        return cost(self.event, delta, adjacency or self.adjacency).epsilon
+
+    def train(self, job: "Job") -> "Steps[Fitted]":
+        from sordino.training.convex.logistic import train_logistic  # a plan is priced without the solver's room
+
+        yield from ()  # its sums are not shared with other trainings
+        return train_logistic(self, job)
+
+    def to_json(self) -> dict[str, Any]:
+        noise = {"kind": type(self.perturbation).__name__, **asdict(self.perturbation)}
+        return asdict(self) | {"perturbation": noise}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "LogisticPlan":
+        noise = dict(document["perturbation"])
+        kinds = {kind.__name__: kind for kind in (GaussianObjective, PureObjective, GaussianOutput)}
+        return cls(**document | {"perturbation": kinds[noise.pop("kind")](**noise)})
 
 
 def targets_with(

@@ -1,20 +1,26 @@
 """Private logistic regression: charged first, clipped rows, the plan's price, and what an attacker sees."""
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from torch import nn
 
 from sordino.budget import BudgetExceeded, Except, Gaussian, Ledger, Pure, Repeated, UnsupportedEvent
 from sordino.budget.calibration import OutOfReach
 from sordino.budget.events import leaves
 from sordino.mechanisms.streams import Streams, secret_from_seed
+from sordino.training import fit
 from sordino.training.convex import (
     GaussianObjective,
+    LinearPlan,
     LogisticPlan,
     PureObjective,
     data_norm,
@@ -25,6 +31,7 @@ from sordino.training.convex import (
     scores,
     solver,
 )
+from sordino.training.plan import plan_from_json
 
 
 def table(n=4000, d=5, seed=0):
@@ -257,3 +264,22 @@ def test_any_shape_is_fitted_or_refused(n, d, labels, seed):
     else:
         with pytest.raises(ValueError, match="expected vectors"):
             fit_logistic(plan, x, y, Ledger())
+
+
+def test_fit_trains_by_the_plan_in_memory_and_in_a_folder_that_is_loaded_again(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.uniform(size=(300, 3))
+    y = (x.sum(1) > 1.5).astype(np.int64)
+    plan = LogisticPlan.calibrated(n=300, width=3, target_epsilon=2.0, target_delta=1e-4, data_norm=2.0)
+    line = LinearPlan.calibrated(n=300, target_epsilon=2.0, target_delta=1e-4, data_norm=2.0, target_range=(0.0, 1.0))
+    for each, targets in ((plan, y), (line, y.astype(float))):
+        assert plan_from_json(json.loads(json.dumps(each.to_json()))) == each
+        model, ledger = nn.Linear(3, 1), Ledger(2.0, 1e-4, path=tmp_path / type(each).__name__ / "ledger.json")
+        fitted = fit(each, model, (x, targets), ledger=ledger, run=tmp_path / type(each).__name__)
+        assert torch.equal(model.bias, fitted.weights["weights"][-1:].float())
+        assert [entry.event for entry in ledger.entries] == [each.event]
+        again = fit(each, None, (x, targets), ledger=ledger, run=tmp_path / type(each).__name__)
+        assert torch.equal(again.weights["weights"], fitted.weights["weights"])
+        memory = Ledger(2.0, 1e-4)
+        assert fit(each, None, (x, targets), ledger=memory).weights["weights"].shape == (4,)
+        assert memory.entries[0].count == 1
