@@ -57,9 +57,9 @@ class Description:
         return recipe(self.request.recipe, self.request.dataset, self.facts)
 
     def write(self, run: Run) -> None:
-        content = {"kind": "training", "status": self.status, "request": asdict(self.request)}
-        content |= {"recipe": self.recipe.to_json(), "plan": self.plan.to_json(), "facts": self.facts.to_json()}
-        content |= {"statement": self.statement}
+        chosen = {"name": self.recipe.name, "description": repr(self.recipe)}
+        content = {"kind": "training", "status": self.status, "request": asdict(self.request), "recipe": chosen}
+        content |= {"plan": self.plan.to_json(), "facts": self.facts.to_json(), "statement": self.statement}
         run.write_description(content)
 
     @classmethod

@@ -5,8 +5,7 @@ A new recipe is one `Recipe` in `RECIPES`, at the end of this file.
 Images follow T&B, whose best settings (Table 13) are kept as they are for the three datasets they were chosen on. T&B
 chose them by test accuracy at ε=3; for other datasets they are settings fixed in advance. The averaging of weights was
 chosen on held-out images of Fashion-MNIST, transfer's settings on held-out images of CIFAR-10, those of the network on
-MNIST's scattering on held-out images of MNIST (docs/results.md). The recipes lsr-… are LSR's nine, each for the dataset
-and the ε that they were chosen for: large sampling rates and much noise.
+MNIST's scattering on held-out images of MNIST (docs/results.md). The recipes lsr-… are LSR's nine (large_rates.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -135,9 +134,6 @@ class DatasetRecipe:
         if dataset in self.tuned_on:
             return "NOT counted, though the recipe's settings were chosen on this very dataset"
         return f"not counted: the recipe's settings were fixed in advance, on {' and '.join(self.tuned_on)}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "description": repr(self)}
 
 
 def dp_sgd(chosen: DatasetRecipe, n: int, epsilon: float, delta: float, exact: bool) -> Plan:
@@ -321,13 +317,8 @@ SCATTER_CNN = Recipe(
     {GREY: models.mnist_scatter_cnn, COLOUR: models.cifar_scatter_cnn},
     slow_features=True,
 )
-CNN = Recipe(
-    "cnn",
-    "a convolutional network on pixels",
-    _pixels,
-    _CNN,
-    {GREY: models.mnist_cnn, COLOUR: models.cifar_cnn},
-)
+_CNN_NETWORKS = {GREY: models.mnist_cnn, COLOUR: models.cifar_cnn}
+CNN = Recipe("cnn", "a convolutional network on pixels", _pixels, _CNN, _CNN_NETWORKS)
 
 
 def _large_rate(name: str, made: LargeRate) -> Recipe:
