@@ -60,25 +60,27 @@ class LinearClassifier:
         self.prepared(records)
         return {}
 
-    @without_warning
     def prepared(self, records: Records) -> "Prepared":
         """The records as the closed form takes them; refused if their shapes or labels are not the model's."""
         if self._known is None or self._known.records is not records:
-            x, y = in_memory(records)
-            vectors = torch.from_numpy(np.ascontiguousarray(x, dtype=str(self._dtype).removeprefix("torch.")))
-            labels = np.asarray(y)
-            if vectors.shape != (len(records), self.width) or labels.shape != (len(records),):
-                shapes = f"{tuple(vectors.shape)} and {labels.shape}"
-                raise ValueError(f"expected vectors (n, {self.width}) and n labels, not {shapes}")
-            check_labels(labels, self.classes)
-            # One that is not finite, or too large for float32 to clip exactly, has a norm of infinity and adds zero.
-            norms = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64).square().add(1).sqrt()
-            norms = torch.where(norms < _LARGEST_NORM, norms, torch.inf)
-            rows = max(1, _PIECE_BYTES // (vectors.element_size() * max(1, self.width)))
-            held = vectors.new_empty(rows, self.width)
-            own_labels = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
-            self._known = Prepared(records, vectors, own_labels, norms, held)
+            self._known = self._prepare(records)
         return self._known
+
+    @without_warning
+    def _prepare(self, records: Records) -> "Prepared":
+        x, y = in_memory(records)
+        vectors = torch.from_numpy(np.ascontiguousarray(x, dtype=str(self._dtype).removeprefix("torch.")))
+        labels = np.asarray(y)
+        if vectors.shape != (len(records), self.width) or labels.shape != (len(records),):
+            shapes = f"{tuple(vectors.shape)} and {labels.shape}"
+            raise ValueError(f"expected vectors (n, {self.width}) and n labels, not {shapes}")
+        check_labels(labels, self.classes)
+        # One that is not finite, or too large for float32 to clip exactly, has a norm of infinity and adds zero.
+        norms = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64).square().add(1).sqrt()
+        norms = torch.where(norms < _LARGEST_NORM, norms, torch.inf)
+        rows = max(1, _PIECE_BYTES // (vectors.element_size() * max(1, self.width)))
+        own_labels = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
+        return Prepared(records, vectors, own_labels, norms, vectors.new_empty(rows, self.width))
 
     def clipped_sum(
         self,
