@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 from sordino.budget import Composed, Gaussian, cost
 from sordino.data import PoissonSampler, Schema
 from sordino.features import OneHot
+from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware.feature_tables import (
     DELTA,
     PURE,
     REGIMES,
-    RIDGE_TUNED,
     RIDGE_WORDS,
-    SELECTION_TUNED,
     UNCOUNTED,
-    WHAT_REGIMES_ARE,
     WHOLE,
     Arrays,
     Benchmark,
@@ -35,7 +33,7 @@ from sordino.papers.privacy_aware.feature_tables import (
 )
 from sordino.papers.privacy_aware.intervals import Interval, best_size, difference, line, phenomenon
 from sordino.papers.privacy_aware.network_rows import PAPER
-from sordino.papers.privacy_aware.network_trials import GRID_EXTENDS, UNCLIPPED, best_rate, some
+from sordino.papers.privacy_aware.network_trials import UNCLIPPED, best_rate, some
 from sordino.papers.privacy_aware.networks import loaded
 from sordino.papers.records import Cell, Record, Series
 from sordino.papers.trials import Experiment, Result
@@ -130,38 +128,15 @@ def _figure(experiment: Experiment, figure: Figure) -> Record:
             epsilon, least = figure.claim
             said.append(f"{regime.label}, ε={epsilon:g}: {claimed(curves[epsilon], least)}")
     rows.append(_row("without privacy", "∞", plain, ("–", "all features best"), None))
-    return Record(
-        PAPER,
-        figure.item,
-        f"Logistic regression on {figure.table} by the number of features, the best of each size by CFS-Greedy",
-        [
-            "regime",
-            "ε",
-            "ε spent",
-            "best size",
-            "paper, best subset",
-            "ours, best subset",
-            "paper, all features",
-            "ours, all features",
-            "best less all",
-            "which is",
-        ],
+    return declared(PAPER)[figure.item].record(
+        experiment,
         rows,
-        [
-            *said,
-            WHAT_REGIMES_ARE,
-            over_splits(len(splits), repeats),
-            "The best size is read off the test records, as in PAW, which flatters it",
-            "A subset's rows have the public norm √(columns that it touches + 1). PAW gives the curves as a drawing "
-            "and names a few points. Without privacy the ridge is 1",
-            _frequent(figure.table, splits, experiment.quick),
-        ],
-        f"{len(sizes)} sizes" + experiment.pick(f" and {len(splits) * repeats} fits for each, not 1,000", ", not all"),
-        f"{RIDGE_TUNED}; {SELECTION_TUNED}",
-        x="features",
-        y="test accuracy, %",
-        logarithmic="x",
         series=series,
+        follows=[*said, over_splits(len(splits), repeats), _frequent(figure.table, splits, experiment.quick)],
+        words={
+            "sizes": f"{len(sizes)} sizes"
+            + experiment.pick(f" and {len(splits) * repeats} fits for each, not 1,000", ", not all")
+        },
     )
 
 
@@ -239,7 +214,6 @@ class Printed:
     sgd: tuple[tuple[float, ...], tuple[float, ...]]
     dp_sgd: tuple[tuple[float, ...], tuple[float, ...]]
     """For each budget: of each size, and last of all features."""
-    remark: str
     repeats: int
 
     @property
@@ -256,8 +230,6 @@ TABLE_2 = Printed(
     (0.01, 0.05, 0.2),
     ((65.26, 69.47, 72.63, 71.58, 73.68, 73.68),) * 2,
     ((67.37, 65.26, 68.42, 66.31, 66.26, 66.32), (65.26, 64.21, 60.00, 62.11, 59.35, 59.48)),
-    "PAW prints this as Table II with the caption of Adult: 95 test records and at most 43 features are Breast "
-    "Cancer's. Its batch of 250 is more than the 191 records: 50 here, with which RDP gives about its ε=0.236 for σ=50",
     30,
 )
 _TABLE_18 = Printed(
@@ -269,7 +241,6 @@ _TABLE_18 = Printed(
     (0.002, 0.01, 0.05),
     ((75.91, 81.81, 83.33, 85.30, 84.91, 85.21), (76.25, 81.52, 84.03, 84.39, 85.19, 85.21)),
     ((75.90, 80.75, 80.81, 79.24, 78.83, 77.76), (76.25, 77.10, 77.02, 78.59, 74.44, 71.10)),
-    "PAW prints this as Table XVIII with the caption of Breast Cancer: 88 features are more than it has",
     10,
 )
 
@@ -309,40 +280,16 @@ def _table(experiment: Experiment, printed: Printed) -> Record:
                 row += [theirs[0], Interval.of(found[size]).percent(), theirs[1], Interval.of(plain[size]).percent()]
                 rows.append([*row, gap, rate])
             said.append(f"{regime.label}, ε={epsilon:g}: {phenomenon(found, plain)}")
-    return Record(
-        PAPER,
-        printed.item,
-        f"Features selected by CFS-Greedy and all features on {printed.table}, by DP-SGD and SGD",
-        [
-            "regime",
-            "ε",
-            "ε spent",
-            "features",
-            "paper, DP-SGD",
-            "ours, DP-SGD",
-            "paper, SGD",
-            "ours, SGD",
-            "DP-SGD less that of all",
-            "rate",
-        ],
+    return declared(PAPER)[printed.item].record(
+        experiment,
         rows,
-        [
-            *said,
-            printed.remark,
-            _frequent(printed.table, splits, experiment.quick),
-            f"A linear layer of two neurons, {printed.length}, clip {_CLIP:g}, δ=1e-5, calibrated by PLD. Whole "
-            "workflow: ε counts the private tables that features are selected by (15 % of the budget in squares of "
-            "1/σ), and categories are all that are documented; otherwise the selection is by exact counts, as in PAW, "
-            "and no ε covers it",
-            f"Mean ± half of the 95 % interval over {len(splits)} trainings, each on a random split (which share "
-            "records: it is rather too short); differences are taken split by split",
-        ],
-        None,
-        f"The rate of DP-SGD is the best of {', '.join(f'{rate:g}' for rate in printed.rates)} by the mean of "
-        f"trainings with {printed.sizes[2]} features, {GRID_EXTENDS}: in the whole workflow {_REHEARSALS} on rows made "
-        f"up from the documented columns, which costs nothing, otherwise {_TUNED_BY} on a fifth of the training "
-        "records of the first split, held out and uncounted (some of them are test records of other splits). Without "
-        f"noise it is Adam at {_PLAIN_RATE:g}. In the whole workflow {SELECTION_TUNED}",
+        follows=[*said, _frequent(printed.table, splits, experiment.quick)],
+        words={
+            "length": printed.length,
+            "splits": f"{len(splits)}",
+            "rates": ", ".join(f"{rate:g}" for rate in printed.rates),
+            "size": f"{printed.sizes[2]}",
+        },
     )
 
 
