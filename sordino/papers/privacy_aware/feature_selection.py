@@ -16,9 +16,7 @@ from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware.feature_tables import (
     DELTA,
     PURE,
-    RIDGE_TUNED,
     RIDGE_WORDS,
-    SELECTION_TUNED,
     WHOLE,
     Benchmark,
     Regime,
@@ -162,8 +160,7 @@ def table_10(experiment: Experiment) -> Record:
         ],
         words={
             "here": f"{effort.fits * effort.splits} fits of each in place of 1,000",
-            "tuning": f"Beside what PAFS tries: {RIDGE_TUNED}; {SELECTION_TUNED}; the share of parents of CFS-GA "
-            f"({Truncation().share:g}), which PAW does not name, by merits on Adult and Breast Cancer",
+            "share": f"{Truncation().share:g}",
         },
     )
 

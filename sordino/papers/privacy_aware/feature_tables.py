@@ -18,7 +18,6 @@ from sordino.mechanisms import Streams, Tables, bound_streams, pair_tables, secr
 from sordino.papers.privacy_aware.networks import loaded
 from sordino.papers.trials import Experiment
 from sordino.selection import (
-    TARGET_WEIGHT,
     Attributes,
     BudgetSplit,
     GreedyOrder,
@@ -166,20 +165,6 @@ UNCOUNTED = Regime("selection not private, (ε, 1e-5)", DELTA, "zero-out", False
 WHOLE = Regime("whole workflow, (ε, 1e-5)", DELTA, "zero-out", True, documented=True)
 REGIMES = (PURE, UNCOUNTED, WHOLE)
 RIDGE_WORDS = f"ridge {RIDGE_PER_NOISE:g} E‖b‖/√n"
-RIDGE_TUNED = (
-    f"No setting is tuned on this table: that the ridge is {RIDGE_PER_NOISE:g} times E‖b‖/√n was found on made-up "
-    "tables (item ridges)"
-)
-SELECTION_TUNED = (
-    f"that tables with the label weigh {TARGET_WEIGHT:g} times as much in a private selection was chosen, once for all "
-    "tables, on Adult, which no ε counts"
-)
-WHAT_REGIMES_ARE = (
-    "Pure ε is PAW's mechanism and promise (objective perturbation, a record replaced); (ε, 1e-5) is ours with "
-    "Gaussian noise, a record zeroed out, planned and priced by PLD. In the whole workflow ε counts the tables of all "
-    "pairs of columns as well, which get 15 % of the budget (in squares of 1/σ), and categories are all that are "
-    "documented; otherwise features are selected by exact counts, which no ε covers"
-)
 
 
 @dataclass(frozen=True)

@@ -197,10 +197,10 @@ def some(experiment: Experiment, rows: Sequence[_T], count: int = 1) -> Sequence
 _HELD_OUT, _MOST_HELD_OUT = 0.1, 5000
 _TUNING_SEED = 1000
 _MOST_FURTHER = 3
-GRID_EXTENDS = f"and the grid is extended by its own ratio, at most {_MOST_FURTHER} times, while the best is at an end"
 TUNING = (
     "Learning rates were chosen, uncounted, on a tenth of the training records (at most 5,000), held out, by one "
-    f"training for each rate with the item's noise and epochs, {GRID_EXTENDS}: the trials of the record have them all. "
+    "training for each rate with the item's noise and epochs, and the grid is extended by its own ratio, at most "
+    f"{_MOST_FURTHER} times, while the best is at an end: the trials of the record have them all. "
     "Without noise it is Adam at 1e-3"
 )
 
