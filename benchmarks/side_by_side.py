@@ -19,7 +19,7 @@ from sordino.mechanisms.streams import Streams
 from sordino.training import SGD, DenseNetwork, Plan, TrainableModule
 from sordino.training.dense import side_by_side
 from sordino.training.dense_sums import softmax_slope
-from sordino.training.dpsgd import Steps, Trainable, Training, alone, steps_until
+from sordino.training.dpsgd import Steps, Trainable, Training, steps_until
 from sordino.training.heads import cross_entropy
 
 RECORD = Path("results/benchmarks/side-by-side.json")
@@ -57,7 +57,7 @@ def seconds(widths: tuple[int, ...], count: int, steps: int, way: str) -> float:
         side_by_side(made)
     else:
         for training in made:
-            alone(training)
+            side_by_side([training])
     return (time.process_time() - begun) / (count * steps)
 
 

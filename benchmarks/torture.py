@@ -113,12 +113,11 @@ def _work(victim: Victim, out: Path, errors: Path, log: Path, most: int | None) 
 
 def _watch(log: Path) -> None:
     """Note every release before it happens: which noise it takes, and what it is added to."""
-    from sordino.selection.workflow_steps import KeyedSteps
-
+    from sordino.runs import WorkflowSteps
     from sordino.training import dpsgd
 
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    release, drawn = dpsgd.release, KeyedSteps._drawn
+    release, drawn = dpsgd.release, WorkflowSteps._drawn
 
     def note(name: str, content: bytes) -> None:
         os.write(file, f"{name}\t{hashlib.sha256(content).hexdigest()}\n".encode())
@@ -134,7 +133,7 @@ def _watch(log: Path) -> None:
         note(f"entry {entry}", pickle.dumps(told))
         return told, entry
 
-    dpsgd.release, KeyedSteps._drawn = released, drawn_once  # type: ignore[method-assign]
+    dpsgd.release, WorkflowSteps._drawn = released, drawn_once  # type: ignore[method-assign]
 
 
 def _fit(out: Path) -> None:

@@ -28,12 +28,12 @@ from sordino.training import (
     Plan,
     Steps,
     Trainable,
-    alone,
     check_labels,
     cross_entropy,
     fitting,
     gains_by_company,
     is_dense,
+    side_by_side,
     softmax_slope,
     trainable_network,
     words,
@@ -159,7 +159,8 @@ def run_trial(task: TrialTask, data: TrialData) -> FinishedTrial:
 
     Guarantee: that of `trial_steps`.
     """
-    return alone(trial_steps(task, data))
+    [finished] = side_by_side([trial_steps(task, data)])
+    return finished
 
 
 def shared_network(task: TrialTask, data: TrialData) -> str | None:

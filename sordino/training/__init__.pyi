@@ -33,7 +33,6 @@ from .dpsgd import Steps as Steps
 from .dpsgd import Trainable as Trainable
 from .dpsgd import Training as Training
 from .dpsgd import TrainingState as TrainingState
-from .dpsgd import alone as alone
 from .dpsgd import check_finite as check_finite
 from .dpsgd import train_steps as train_steps
 from .fitting import Checkpoint as Checkpoint

@@ -5,7 +5,6 @@ model from the clipped-gradient engine.
 """
 
 from collections.abc import Generator, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -86,6 +85,20 @@ class Training:
         average = None if self.averaging is None else self.averaging.start(parameters)
         return TrainingState(0, self.plan.l2_clip, self.optimiser.start(parameters), average)
 
+    def draw(self, state: "TrainingState", streams: Streams) -> "Wanted":
+        """The next step's records, of which the clipped sum is wanted."""
+        indices = self.plan.sampler.draw(streams, state.done)
+        return Wanted(self.model, self.records, indices, state.l2_clip, streams, state.done)
+
+    @torch.no_grad()
+    def update(self, state: "TrainingState", parameters: Weights, gradient: Weights, next_clip: float) -> None:
+        """Move the model's parameters by what a step has released."""
+        deviation = self.plan.noise_multiplier * state.l2_clip / self.plan.sampler.expected_batch_size
+        self.optimiser.step(parameters, state.optimiser, gradient, state.done, deviation)
+        if self.averaging is not None and state.average is not None:
+            self.averaging.step(state.average, parameters, state.done)
+        state.done, state.l2_clip = state.done + 1, next_clip
+
 
 @dataclass
 class TrainingState:
@@ -117,55 +130,31 @@ Steps = Generator[Wanted, ClippedSum, T]
 """A training that stops at each draw until it is sent the clipped sum: so several can wait for theirs together."""
 
 
-def alone(steps: Steps[T]) -> T:
-    """A training from draw to draw, each sum by its own model."""
-    with closing(steps):
-        clipped: Any = None
-        while True:
-            try:
-                wanted = steps.send(clipped)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            clipped = wanted.found()
-
-
 def steps_until(training: Training, state: TrainingState, streams: Streams, last: int) -> Steps[None]:
-    """Steps of the plan from where the training is up to the last, which is left out.
-
-    Guarantee: each step is one of the plan's step events; the ledger must hold it before the step is drawn.
-    """
-    plan, parameters = training.plan, training.model.parameters
-    for step in range(state.done, last):
-        indices = plan.sampler.draw(streams, step)
-        clipped = yield Wanted(training.model, training.records, indices, state.l2_clip, streams, step)
-        with torch.no_grad():
-            take_step(training, state, parameters, clipped, streams)
-
-
-def take_step(
-    training: Training, state: TrainingState, parameters: Weights, clipped: ClippedSum, streams: Streams
-) -> None:
-    """Release the noisy mean of a step's clipped sum, and update the parameters with it."""
-    plan, step = training.plan, state.done
-    deviation = plan.noise_multiplier * state.l2_clip / plan.sampler.expected_batch_size
-    gradient, state.l2_clip = release(clipped, state.l2_clip, plan, streams, step)
-    training.optimiser.step(parameters, state.optimiser, gradient, step, deviation)
-    if training.averaging is not None and state.average is not None:
-        training.averaging.step(state.average, parameters, step)
-    state.done = step + 1
+    """Steps of the plan from where the training is up to the last, which is left out: for experiments, not charged."""
+    parameters = training.model.parameters
+    while state.done < last:
+        clipped = yield training.draw(state, streams)
+        gradient, next_clip = release(clipped, state.l2_clip, training.plan, streams, state.done)
+        training.update(state, parameters, gradient, next_clip)
 
 
 def train_steps(training: Training, state: TrainingState, streams: Streams, last: int) -> None:
-    """The same at once: for experiments, and not charged."""
-    alone(steps_until(training, state, streams, last))
+    """The same at once."""
+    parameters = training.model.parameters
+    while state.done < last:
+        clipped = training.draw(state, streams).found()
+        gradient, next_clip = release(clipped, state.l2_clip, training.plan, streams, state.done)
+        training.update(state, parameters, gradient, next_clip)
 
 
+@torch.no_grad()
 def release(clipped: ClippedSum, l2_clip: float, plan: Plan, streams: Streams, step: int) -> tuple[Weights, float]:
     """All that a step shows of its draw: the noisy mean gradient, and the clip of the next step.
 
-    Guarantee: one of the plan's step events, if each example's part of the sums is within l2_clip. The count of a
-    quantile clip is a single number that everybody sees: its noise is always exact.
+    Guarantee: one of the plan's step events, which the ledger must hold before the step is drawn, if each example's
+    part of the sums is within l2_clip. The count of a quantile clip is a single number that everybody sees: its noise
+    is always exact.
     """
     generator = streams.generator(Stream.NOISE, step)
     mean = noisy_mean(clipped.sums, l2_clip, plan, generator)

@@ -5,10 +5,11 @@ process has never drawn more than the ledger says, and loses at most one block o
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -20,15 +21,14 @@ from sordino.data import Records, as_records
 from sordino.gradients import Loss
 from sordino.mechanisms import Streams
 from sordino.runs import Binding, Key, Run, RunError, charging, digest, release_once, until_diverged, whole_number
+from sordino.training import dpsgd
 from sordino.training.dpsgd import (
     Steps,
     Trainable,
     Training,
     TrainingState,
-    alone,
     check_finite,
     refuse_single_precision,
-    steps_until,
 )
 from sordino.training.modules import TrainableModule
 from sordino.training.optimisers import Averaging, State, Weights, as_optimiser
@@ -154,7 +154,14 @@ def fit(
         on_progress=on_progress,
         on_trained=on_trained,
     )
-    return alone(steps)
+    with closing(steps):
+        clipped: Any = None
+        while True:
+            try:
+                clipped = steps.send(clipped).found()
+            except StopIteration as end:
+                fitted: Fitted = end.value
+                return fitted
 
 
 def fitting(
@@ -163,7 +170,7 @@ def fitting(
     """`fit` as steps that wait for their clipped sums: several trainings may then run side by side (`side_by_side`)."""
     ledger.refuse_add_remove()
     where = Run.at(run) if isinstance(run, str | Path) else run
-    return (yield from plan.train(Job(model, as_records(records), ledger, where, **options)))
+    return plan.train(Job(model, as_records(records), ledger, where, **options))
 
 
 def as_trainable(model: Any, loss: Loss | None = None) -> Trainable:
@@ -188,8 +195,73 @@ def train_by_gradients(plan: Plan, job: Job) -> Steps[Fitted]:
     if block < 1:
         raise ValueError(f"checkpoint_every must be at least 1, not {job.checkpoint_every}")
     refuse_single_precision(plan, model, job.records)
-    done = yield from (_in_memory if job.run is None else _in_folder)(training, job, block)
-    return Fitted(model.weights(), done, getattr(model, "model", model))
+    with (_in_memory if job.run is None else _in_folder)(training, job) as begun:
+        if isinstance(begun, int):
+            return Fitted(model.weights(), begun, getattr(model, "model", model))
+        state, streams, total = begun.state, begun.key.streams, begun.total
+        job.on_progress(state.done, total)
+        while state.done < total:
+            # Blocks end at multiples of their length, so that resumed runs cut where an uninterrupted one does.
+            last = min(total, (state.done // block + 1) * block)
+            charged = job.ledger.entries[begun.number].count
+            job.ledger.raise_count(begun.number, max(charged, last + begun.key.lost))
+            parameters = model.parameters
+            while state.done < last:
+                clipped = yield training.draw(state, streams)
+                gradient, next_clip = dpsgd.release(clipped, state.l2_clip, plan, streams, state.done)
+                training.update(state, parameters, gradient, next_clip)
+            check_finite(model.parameters)
+            begun.keep()
+            job.on_progress(last, total)
+        job.on_trained(state)
+        if state.average is not None:
+            model.load(model.weights() | state.average)
+    return Fitted(model.weights(), state.done, getattr(model, "model", model))
+
+
+class _Begun(NamedTuple):
+    """A training under way."""
+
+    key: Key
+    number: int
+    """Of its entry in the ledger."""
+    state: TrainingState
+    total: int
+    keep: Callable[[], None]
+    """Write the checkpoint."""
+
+
+@contextmanager
+def _in_memory(training: Training, job: Job) -> Iterator[_Begun]:
+    key = key_in_memory(training, job.ledger, job.seed)
+    number = entry_number(job.ledger, key, training.plan, job.what, job.part)
+    training.model.initialise(key.streams)
+    yield _Begun(key, number, training.start(), training.plan.steps, keep=lambda: None)
+
+
+@contextmanager
+def _in_folder(training: Training, job: Job) -> Iterator[_Begun | int]:
+    """From the run's checkpoint if there is one; at the end the weights are kept, and the key is deleted.
+
+    Of a run that is finished, the weights are loaded, and the number of its steps is given.
+    """
+    run, ledger = job.run, job.ledger
+    assert run is not None
+    with run.alone(), until_diverged(run):
+        ledger.reload()
+        if run.model.exists():
+            yield load_finished(run, training, ledger)
+        else:
+            known = known_key(run)
+            with charging(run, ledger, unpaid=known is not None and ledger.number_of(known.name) is None):
+                key, number, state = begin_or_resume(run, training, ledger, known, job.seed, job.what, job.part)
+
+                def keep() -> None:
+                    Checkpoint(training.model.weights(), state).write(run, key)
+
+                yield _Begun(key, number, state, training.plan.steps - key.lost, keep)
+                write_finished(run, training, key, ledger.entries[number].count, state.done)
+        Key.end(run, run.checkpoint)
 
 
 def train_in_one_release(
@@ -217,62 +289,6 @@ def train_in_one_release(
             job.model.weight.copy_(rows[:, :-1])
             job.model.bias.copy_(rows[:, -1])
     return Fitted(weights, 1, job.model)
-
-
-def _in_memory(training: Training, job: Job, block: int) -> Steps[int]:
-    key = key_in_memory(training, job.ledger, job.seed)
-    number = entry_number(job.ledger, key, training.plan, job.what, job.part)
-    training.model.initialise(key.streams)
-    state = training.start()
-    yield from _blocks(training, state, key, number, job, block, keep=lambda: None)
-    return state.done
-
-
-def _in_folder(training: Training, job: Job, block: int) -> Steps[int]:
-    run, ledger = job.run, job.ledger
-    assert run is not None
-    with run.alone(), until_diverged(run):
-        ledger.reload()
-        if run.model.exists():
-            done = load_finished(run, training, ledger)
-        else:
-            known = known_key(run)
-            with charging(run, ledger, unpaid=known is not None and ledger.number_of(known.name) is None):
-                key, number, state = begin_or_resume(run, training, ledger, known, job.seed, job.what, job.part)
-
-                def keep() -> None:
-                    Checkpoint(training.model.weights(), state).write(run, key)
-
-                yield from _blocks(training, state, key, number, job, block, keep)
-                done = state.done
-                write_finished(run, training, key, ledger.entries[number].count, done)
-        Key.end(run, run.checkpoint)
-    return done
-
-
-def _blocks(
-    training: Training,
-    state: TrainingState,
-    key: Key,
-    number: int,
-    job: Job,
-    block: int,
-    keep: Callable[[], None],
-) -> Steps[None]:
-    """Charge, train and keep block by block; the model then has the weights to release."""
-    total = training.plan.steps - key.lost
-    job.on_progress(state.done, total)
-    while state.done < total:
-        # Blocks end at multiples of their length, so that resumed runs cut where an uninterrupted one does.
-        last = min(total, (state.done // block + 1) * block)
-        job.ledger.raise_count(number, max(job.ledger.entries[number].count, last + key.lost))
-        yield from steps_until(training, state, key.streams, last)
-        check_finite(training.model.parameters)
-        keep()
-        job.on_progress(last, total)
-    job.on_trained(state)
-    if state.average is not None:
-        training.model.load(training.model.weights() | state.average)
 
 
 @dataclass(frozen=True)

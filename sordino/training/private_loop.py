@@ -23,8 +23,9 @@ from sordino.data import dataset_records
 from sordino.gradients import Clipping, Loss
 from sordino.mechanisms import Stream, Streams
 from sordino.runs import Key, Run, RunError, charging, until_diverged
+from sordino.training import dpsgd
 from sordino.training.augmentation import Augment
-from sordino.training.dpsgd import Training, TrainingState, check_finite, refuse_single_precision, take_step
+from sordino.training.dpsgd import Training, TrainingState, check_finite, refuse_single_precision
 from sordino.training.fitting import (
     BLOCKS,
     Checkpoint,
@@ -297,7 +298,8 @@ class PrivateLoop:
         self._waiting = self._batch = None
         for parameter in module.parameters():
             parameter.grad = None  # one that somebody left on a frozen parameter would move it, without clip or noise
-        take_step(self._training, state, parameters, found, streams)
+        gradient, next_clip = dpsgd.release(found, state.l2_clip, self.plan, streams, state.done)
+        self._training.update(state, parameters, gradient, next_clip)
         if self.run is not None and state.done == self._steps:
             self._finish(self.run)
 

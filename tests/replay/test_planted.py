@@ -176,8 +176,8 @@ def test_a_clip_larger_than_declared_is_found(
 ) -> None:
     whole = LinearClassifier.clipped_sum
 
-    def faulty(self: LinearClassifier, indices: Any, l2_clip: float, *more: Any, **named: Any) -> Any:
-        return whole(self, indices, 2 * l2_clip, *more, **named)
+    def faulty(self: LinearClassifier, records: Any, indices: Any, l2_clip: float, *more: Any) -> Any:
+        return whole(self, records, indices, 2 * l2_clip, *more)
 
     monkeypatch.setattr(LinearClassifier, "clipped_sum", faulty)
     found = replayed(training(tmp_path_factory), *_neighbours())

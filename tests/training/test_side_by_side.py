@@ -1,6 +1,7 @@
 """Trainings side by side share calls and nothing else: sums, keys, ledgers, folders and errors are each one's own."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from sordino.mechanisms.streams import Streams
 from sordino.runs import Diverged, Run
 from sordino.training.dense import Asked, DenseNetwork, side_by_side, sums_together
 from sordino.training.dense_sums import softmax_slope
-from sordino.training.dpsgd import Steps, Training, alone, steps_until
+from sordino.training.dpsgd import Steps, Training, steps_until
 from sordino.training.fitting import fitting
 from sordino.training.heads import cross_entropy
 from sordino.training.modules import TrainableModule
@@ -102,6 +103,11 @@ def test_two_in_one_place_and_other_networks_are_refused() -> None:
             sums_together([one, second])
     with pytest.raises(ValueError, match="below the number of places"):
         DenseNetwork(_build, softmax_slope, place=(2, 2))
+
+
+def alone(steps: Steps[Any]) -> Any:
+    [done] = side_by_side([steps])
+    return done
 
 
 def _fitting(folder: Path, place: int, places: int, rate: float = 0.5) -> Steps[int]:

@@ -24,7 +24,6 @@ from sordino.training import (
     Optimiser,
     Plan,
     Steps,
-    alone,
     fitting,
     gains_by_company,
     side_by_side,
@@ -76,7 +75,8 @@ class NetworkTrial(Trial):
         return replace(small, epsilon=3.0, noise_multiplier=None) if self.private else small
 
     def compute(self, folder: Path, say: Say) -> Result:
-        return alone(self.training(folder, (0, 1), say))
+        [result] = side_by_side([self.training(folder, (0, 1), say)])
+        return result
 
     def plan(self, n: int) -> Plan:
         sampler = PoissonSampler(n, min(n, self.batch))
