@@ -17,7 +17,7 @@ from sordino.papers.better_features_programs import CNN, DATASETS, LINEAR, RATES
 from sordino.papers.declarations import declared
 from sordino.papers.recipe_trials import LastIterateTrial, RecipeTrial, further_examples, settings
 from sordino.papers.records import Series, percent
-from sordino.papers.tables import Row, TrainingTable, accuracy
+from sordino.papers.tables import TrainingRow, TrainingTable, accuracy
 from sordino.papers.trials import Experiment, Item, Result
 from sordino.training import TABLE_12
 
@@ -33,10 +33,10 @@ _T_AND_B_START: dict[tuple[str, str], dict[str, Any]] = {
 _DECLARED = declared(PAPER)
 
 
-def _row(cells: tuple[Any, ...], trial: RecipeTrial, **more: Any) -> Row:
+def _row(cells: tuple[Any, ...], trial: RecipeTrial, **more: Any) -> TrainingRow:
     """Linear models are quick, and the network on MNIST differs from seed to seed by more than from the paper."""
     several = trial.recipe == LINEAR or trial == _at("mnist", SCATTER_CNN)
-    return Row(cells, trial, 3 if several else 1, **more)
+    return TrainingRow(cells, trial, 3 if several else 1, **more)
 
 
 def _at(dataset: str, recipe: str, epsilon: float = 3.0) -> RecipeTrial:
@@ -67,7 +67,7 @@ _TABLE_1 = TrainingTable(
 _WITHOUT_PRIVACY = {"mnist": (99.3, 99.2, 99.2), "fashion-mnist": (91.5, 91.5, 90.1), "cifar-10": (71.1, 73.8, 80.0)}
 
 
-def _without_privacy(experiment: Experiment) -> list[Row]:
+def _without_privacy(experiment: Experiment) -> list[TrainingRow]:
     epochs = experiment.pick({LINEAR: 20, SCATTER_CNN: 10, CNN: 10}, {LINEAR: 60, SCATTER_CNN: 60, CNN: 60})
     rows = []
     for dataset, published in _WITHOUT_PRIVACY.items():
@@ -76,7 +76,7 @@ def _without_privacy(experiment: Experiment) -> list[Row]:
                 changes = {"batch": 512, "learning_rate": RATES[dataset][1], "epochs": epochs[recipe], "averaged": 0.0}
                 changes |= _T_AND_B_START.get((dataset, recipe), {})
                 trial = RecipeTrial(dataset, recipe, epsilon=None, settings=settings(**changes), marks=5)
-                rows.append(Row((dataset, recipe, theirs), trial))
+                rows.append(TrainingRow((dataset, recipe, theirs), trial))
     return rows
 
 
@@ -119,8 +119,8 @@ _TABLE_19 = TrainingTable(
 _TABLE_20 = TrainingTable(
     _DECLARED["table-20"],
     lambda experiment: [
-        Row((_SMALL_CNN, size(models.cifar_small_cnn()), 60.7), _at("cifar-10", _SMALL_CNN)),
-        Row((CNN, size(models.cifar_cnn()), 59.2), _at("cifar-10", CNN)),
+        TrainingRow((_SMALL_CNN, size(models.cifar_small_cnn()), 60.7), _at("cifar-10", _SMALL_CNN)),
+        TrainingRow((CNN, size(models.cifar_cnn()), 59.2), _at("cifar-10", CNN)),
     ],
 )
 
@@ -140,7 +140,7 @@ _CANDIDATES: list[tuple[str, str, float, dict[str, Any]]] = [
 _CHOICES = TrainingTable(
     _DECLARED["choices"],
     [
-        Row(
+        TrainingRow(
             (dataset, recipe, epsilon, ", ".join(f"{name} {value}" for name, value in changes.items())),
             RecipeTrial(dataset, recipe, epsilon=epsilon, settings=settings(**changes), validation=5000),
             2 if dataset == "mnist" else 1,
@@ -163,7 +163,7 @@ def _as_the_budget_is_spent(item: str, recipes: Sequence[str]) -> TrainingTable:
 def _convergence(item: str, datasets: tuple[str, ...], epochs: int) -> TrainingTable:
     """Figures 3 and 11: with and without noise, at a low and a high learning rate."""
 
-    def rows(experiment: Experiment) -> list[Row]:
+    def rows(experiment: Experiment) -> list[TrainingRow]:
         recipes = experiment.pick((LINEAR, SCATTER_CNN), (LINEAR, SCATTER_CNN, CNN))
         found = []
         for dataset, recipe, high, epsilon in product(datasets, recipes, (False, True), (None, 3.0)):
@@ -174,7 +174,7 @@ def _convergence(item: str, datasets: tuple[str, ...], epochs: int) -> TrainingT
             noise = "without noise" if epsilon is None else "with noise"
             trial = RecipeTrial(dataset, recipe, epsilon=epsilon, settings=settings(**changes), marks=5)
             panel = f"{dataset}, {'high' if high else 'low'} learning rate ({rate:g})"
-            found.append(Row((dataset, recipe, rate, noise), trial, line=f"{recipe}, {noise}", panel=panel))
+            found.append(TrainingRow((dataset, recipe, rate, noise), trial, line=f"{recipe}, {noise}", panel=panel))
         return found
 
     return TrainingTable(_DECLARED[item], rows, accuracy, along="epoch")
@@ -190,7 +190,7 @@ _BY_RECORDS = {
 """Table 16: epochs (of 50,000 records) and base learning rate of linear models, by the number of records."""
 
 
-def _more_records(experiment: Experiment) -> list[Row]:
+def _more_records(experiment: Experiment) -> list[TrainingRow]:
     sizes: dict[int, str | None] = dict.fromkeys((10_000, 25_000, 50_000))
     if experiment.more is not None:
         sizes[50_000 + len(further_examples(str(experiment.more), load("cifar-10")))] = str(experiment.more)
@@ -203,7 +203,7 @@ def _more_records(experiment: Experiment) -> list[Row]:
         changes = settings(n=n, batch=batch, learning_rate=rate * 8192 / 512, epochs=passes, moments=moments)
         records = n if n < 50_000 else None
         trial = RecipeTrial("cifar-10", LINEAR, delta=1 / (2 * n), settings=changes, records=records, more=more)
-        rows.append(Row((n,), trial, line=LINEAR, x=n))
+        rows.append(TrainingRow((n,), trial, line=LINEAR, x=n))
     return rows
 
 
@@ -214,7 +214,7 @@ _FIGURE_4 = TrainingTable(
 _FIGURE_5 = TrainingTable(
     _DECLARED["figure-5"],
     [
-        Row(
+        TrainingRow(
             (epsilon, *published),
             RecipeTrial("cifar-10", "transfer-linear", epsilon=epsilon),
             3,
@@ -230,14 +230,14 @@ _FIGURE_5 = TrainingTable(
 )
 
 
-def _batch_sizes(experiment: Experiment) -> list[Row]:
+def _batch_sizes(experiment: Experiment) -> list[TrainingRow]:
     rows = []
     bases = {"mnist": 0.5, "fashion-mnist": 1.0, "cifar-10": 0.25}
     for dataset, batch in product(experiment.pick(DATASETS[:2], DATASETS), (512, 1024, 2048, 4096)):
         epochs = experiment.pick(10, _EPOCHS[dataset])
         changes = settings(batch=batch, learning_rate=bases[dataset] * batch / 512, epochs=epochs)
         trial = RecipeTrial(dataset, CNN, settings=changes, marks=5)
-        rows.append(Row((dataset, batch), trial, line=f"batch {batch}", panel=dataset))
+        rows.append(TrainingRow((dataset, batch), trial, line=f"batch {batch}", panel=dataset))
     return rows
 
 
@@ -252,7 +252,7 @@ def _linear_dataset(experiment: Experiment) -> str:
     return experiment.pick("mnist", "cifar-10")
 
 
-def _iteration(experiment: Experiment) -> list[Row]:
+def _iteration(experiment: Experiment) -> list[TrainingRow]:
     dataset = _linear_dataset(experiment)
     trials = (
         (epsilon, name, trial)
@@ -262,7 +262,7 @@ def _iteration(experiment: Experiment) -> list[Row]:
             ("iteration", LastIterateTrial(dataset, LINEAR, epsilon=epsilon)),
         )
     )
-    return [Row((epsilon, name), trial, line=name, x=epsilon) for epsilon, name, trial in trials]
+    return [TrainingRow((epsilon, name), trial, line=name, x=epsilon) for epsilon, name, trial in trials]
 
 
 ITEMS: dict[str, Item] = {

@@ -34,7 +34,7 @@ class Verdict:
 
 
 Judge = Callable[[Record], Verdict]
-Row = dict[str, Cell]
+Cells = dict[str, Cell]
 
 
 def value(cell: Cell) -> float | None:
@@ -48,11 +48,11 @@ def _half(cell: Cell) -> float:
     return value(str(cell).partition("± ")[2]) or 0.0
 
 
-def _rows(record: Record) -> list[Row]:
+def _rows(record: Record) -> list[Cells]:
     return [dict(zip(record.columns, row, strict=True)) for row in record.rows]
 
 
-def _is(row: Row, where: Row) -> bool:
+def _is(row: Cells, where: Cells) -> bool:
     return all(row[name] == wanted for name, wanted in where.items())
 
 
@@ -82,7 +82,7 @@ def reached(paper: str = "paper", ours: str = "ours", within: float = 0.3, best_
     return judge
 
 
-def above(first: Row, second: Row, by: Sequence[str] = (), ours: str = "ours", apart: bool = False) -> Judge:
+def above(first: Cells, second: Cells, by: Sequence[str] = (), ours: str = "ours", apart: bool = False) -> Judge:
     """Rows like `first` are above rows like `second` that are equal in `by`, if `apart` with intervals apart."""
 
     def judge(record: Record) -> Verdict:
@@ -100,7 +100,7 @@ def above(first: Row, second: Row, by: Sequence[str] = (), ours: str = "ours", a
     return judge
 
 
-def column_above(first: str, second: str, where: Row | None = None, apart: bool = False) -> Judge:
+def column_above(first: str, second: str, where: Cells | None = None, apart: bool = False) -> Judge:
     """In every row, one column is above another, if `apart` with intervals apart."""
 
     def judge(record: Record) -> Verdict:

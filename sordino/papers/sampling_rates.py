@@ -21,7 +21,7 @@ from sordino.features import Pixels, as_array
 from sordino.papers.declarations import declared
 from sordino.papers.recipe_trials import RecipeTrial, settings
 from sordino.papers.records import Cell, Record, Series, percent
-from sordino.papers.tables import Row, TrainingTable, accuracy, classic_noise
+from sordino.papers.tables import TrainingRow, TrainingTable, accuracy, classic_noise
 from sordino.papers.trials import Experiment, Item, Result, Say, Trial, resumed_or_restarted
 from sordino.runs import Run
 from sordino.training import LARGE_RATES, SGD, USUAL_SCALE, NetworkHead, Plan, Shifts, fit
@@ -82,7 +82,7 @@ def _trial(name: str, changes: dict[str, Any] | None = None, **more: Any) -> Rec
 def _accuracies(item: str, names: Iterable[str]) -> TrainingTable:
     """Tables 1 and 2: accuracy at their ε, which ours by PLD do not exceed."""
 
-    def rows(experiment: Experiment) -> list[Row]:
+    def rows(experiment: Experiment) -> list[TrainingRow]:
         found = []
         for name in names:
             made, (authors, epsilon, reported) = LARGE_RATES[name], _EARLIER[name]
@@ -91,7 +91,7 @@ def _accuracies(item: str, names: Iterable[str]) -> TrainingTable:
             versions = {name: {}, f"{name}, {_words(_OURS[name])}": _OURS[name]} if name in _OURS else {name: {}}
             if experiment.full or name not in _LONG:
                 found += [
-                    Row((label, made.dataset, *theirs), _trial(name, changes, marks=10))
+                    TrainingRow((label, made.dataset, *theirs), _trial(name, changes, marks=10))
                     for label, changes in versions.items()
                 ]
         return found
@@ -102,7 +102,7 @@ def _accuracies(item: str, names: Iterable[str]) -> TrainingTable:
 _CHOICES = TrainingTable(
     _DECLARED["choices"],
     lambda experiment: [
-        Row(
+        TrainingRow(
             (name, LARGE_RATES[name].epsilon, _words(changes) or "the paper's"),
             _trial(name, changes, validation=5000, simulated=_SIMULATED),
             _SEEDS,
@@ -250,7 +250,7 @@ _PANELS = {"fashion-mnist": ("lsr-f1", "lsr-f2", "lsr-f3"), "cifar-10": ("lsr-c1
 _FIGURE_3 = TrainingTable(
     _DECLARED["figure-3"],
     lambda experiment: [
-        Row(
+        TrainingRow(
             (name, dataset, LARGE_RATES[name].epsilon, LARGE_RATES[name].accuracy),
             _trial(name, marks=10),
             line=name,

@@ -35,7 +35,7 @@ def accuracy(results: list[Result]) -> list[Cell]:
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainingRow:
     """What a row says, its trial and under how many seeds; in a figure, the label and panel of its line."""
 
     cells: tuple[Cell | Callable[[list[Result]], Cell], ...]
@@ -48,7 +48,7 @@ class Row:
     """Where the row's accuracy is a point of the line."""
 
 
-Rows = Sequence[Row] | Callable[[Experiment], Sequence[Row]]
+Rows = Sequence[TrainingRow] | Callable[[Experiment], Sequence[TrainingRow]]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from sordino.papers.privacy_aware.network_rows import (
     ACCOUNTANT,
     PAPER,
     PRICE,
-    Row,
+    NetworkRow,
     Setting,
     Trained,
     scores_by_epsilon,
@@ -51,7 +51,7 @@ def table_6(experiment: Experiment) -> Record:
         setting = experiment.pick(_SHORT, _FULL)[network]
         budget, sigma = (None, _THEIR_SIGMA) if epsilon == _HUGE else (epsilon, None)
         for name, paper in zip((network, f"{network}{RWT}"), theirs, strict=True):
-            row = Row(name, budget, setting, paper, noise_multiplier=sigma, more={"paper's ε": epsilon})
+            row = NetworkRow(name, budget, setting, paper, noise_multiplier=sigma, more={"paper's ε": epsilon})
             trained.append(row.train(experiment))
         whole, frozen = (each.private for each in trained[-2:])
         said.append(f"{network} at ε={epsilon:.3g}: RWT is {frozen.better_than(whole)}{_idle(network, whole, frozen)}")
@@ -83,9 +83,9 @@ def table_7(experiment: Experiment) -> Record:
     """A complex network with RWT against a simple one."""
     setting = experiment.pick(_SHORT, _FULL)[_FCN]
     rows = [
-        Row(_FCN, 0.341, setting, 49.90),
-        Row(f"{_FCN}{RWT}", 0.341, setting, 75.18),
-        Row("MNIST FCN simple", 0.341, setting, 73.04),
+        NetworkRow(_FCN, 0.341, setting, 49.90),
+        NetworkRow(f"{_FCN}{RWT}", 0.341, setting, 75.18),
+        NetworkRow("MNIST FCN simple", 0.341, setting, 73.04),
     ]
     trained = [row.train(experiment) for row in rows]
     whole, frozen, simple = (each.private for each in trained)
@@ -110,7 +110,7 @@ def figure_10(experiment: Experiment) -> Record:
     fcn, cnn = settings[_FCN], settings[_CNN]
     networks = some(experiment, ((_FCN, 1.4), (_CNN, 0.6)))
     trained = [
-        Row(name, epsilon, replace(settings[network], seeds=CROSSOVER_SEEDS)).train(experiment)
+        NetworkRow(name, epsilon, replace(settings[network], seeds=CROSSOVER_SEEDS)).train(experiment)
         for network, _ in networks
         for epsilon in some(experiment, budgets)
         for name in (network, f"{network}{RWT}")

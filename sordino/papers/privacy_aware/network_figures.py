@@ -17,7 +17,7 @@ from sordino.papers.privacy_aware.network_rows import (
     POOLING,
     PRICE,
     SHORT_CNN,
-    Row,
+    NetworkRow,
     Setting,
     Trained,
     scores_by_epsilon,
@@ -34,7 +34,7 @@ Points = list[tuple[float, Interval]]
 
 
 def _along(
-    experiment: Experiment, rows: Sequence[Row], place: Callable[[Row], float]
+    experiment: Experiment, rows: Sequence[NetworkRow], place: Callable[[NetworkRow], float]
 ) -> tuple[list[list[Cell]], Points, Points]:
     """Cells, and points with noise and without, of these networks."""
     trained = [row.train(experiment, plain=True) for row in rows]
@@ -56,7 +56,7 @@ def _peaks(private: Points, plain: Points, what: str) -> str:
 def figure_1(experiment: Experiment) -> Record:
     """Accuracy along complexity."""
     setting = experiment.pick(replace(_SHORT, epochs=5), FULL_FCN)
-    rows = [Row(size_name(*hidden), 2.11, setting) for hidden in some(experiment, SIZES, 2)]
+    rows = [NetworkRow(size_name(*hidden), 2.11, setting) for hidden in some(experiment, SIZES, 2)]
     cells, private, plain = _along(experiment, rows, lambda row: float(NETWORKS[row.network].counts[1]))
     return declared(PAPER)["figure-1"].record(
         experiment,
@@ -79,7 +79,7 @@ def figure_12(experiment: Experiment) -> Record:
         ("depth", "hidden layers", depth_name, DEPTHS),
     ):
         places = {name(size): float(size) for size in some(experiment, sizes)}
-        own = [Row(network, 2.58, setting) for network in places]
+        own = [NetworkRow(network, 2.58, setting) for network in places]
         cells, private, plain = _along(experiment, own, lambda row, places=places: places[row.network])  # type: ignore[misc]
         rows += cells
         series += [line("DP-SGD", private, panel), line("SGD", plain, panel)]
@@ -136,7 +136,7 @@ def figure_7(experiment: Experiment) -> Record:
     budgets = experiment.pick((0.1, 1.0, 100.0, 1e4, 1e7), (0.1, 0.3, 1.0, 3.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7))
     pairs = some(experiment, ("MNIST FCN", "Fashion-MNIST FCN", "SVHN FCN", "CIFAR-10 FCN"))
     trained = [
-        Row(f"{pair} {workflow}", epsilon, setting if epsilon < 10 else hardly_any_noise).train(experiment)
+        NetworkRow(f"{pair} {workflow}", epsilon, setting if epsilon < 10 else hardly_any_noise).train(experiment)
         for pair in pairs
         for epsilon in some(experiment, budgets)
         for workflow in ("STW", "PAW")
@@ -167,7 +167,7 @@ def figure_8(experiment: Experiment) -> Record:
         "MNIST CNN PAW": replace(dense, epochs=cnn_epochs, plain_epochs=cnn_epochs),
     }
     trained = [
-        Row(network, epsilon, setting, more={"model": network}).train(experiment)
+        NetworkRow(network, epsilon, setting, more={"model": network}).train(experiment)
         for epsilon in some(experiment, budgets)
         for network, setting in kinds.items()
     ]
@@ -221,7 +221,7 @@ def figure_9(experiment: Experiment) -> Record:
             curves = [result["curve"] for result in results]
             points = [(int(step) / epoch, Interval.of([curve[step] for curve in curves])) for step in curves[0]]
             series.append(line(name, points, panel))
-            ended = Trained(Row(name, 5.38, setting, more={"panel": panel}), results, [])
+            ended = Trained(NetworkRow(name, 5.38, setting, more={"panel": panel}), results, [])
             ends[name] = ended.private
             rows.append(ended.cells(columns))
         gaps.append(f"{panel}: {ends['SVHN CNN PAW'].ahead_of(ends['SVHN CNN STW'])}")

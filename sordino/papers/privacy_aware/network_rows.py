@@ -69,7 +69,7 @@ SHORT_RNN = Setting(100, 10, (0.5, 1.0, 2.0), 10, plain_rate=5e-3)
 
 
 @dataclass(frozen=True)
-class Row:
+class NetworkRow:
     """A network at a budget (or, with None, at the noise given), and the paper's accuracies in per cent."""
 
     network: str
@@ -96,7 +96,7 @@ class Row:
 class Trained:
     """A row and the results of its trainings, one for each seed."""
 
-    row: Row
+    row: NetworkRow
     results: list[dict[str, Any]]
     plain_results: list[dict[str, Any]]
 

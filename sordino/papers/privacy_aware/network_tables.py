@@ -15,7 +15,7 @@ from sordino.papers.privacy_aware.network_rows import (
     SHORT_CNN,
     SHORT_FCN,
     SHORT_RNN,
-    Row,
+    NetworkRow,
     Setting,
     Trained,
 )
@@ -48,7 +48,7 @@ _STAND_IN = {"Location-30 FCN": 2.0}
 """Trained at the paper's σ of Purchase-100, for which it stands: the paper's ε means something else on its records."""
 
 
-def _table_1_rows(experiment: Experiment) -> list[Row]:
+def _table_1_rows(experiment: Experiment) -> list[NetworkRow]:
     rows = []
     for name, epsilon, private, plain in _PAIRS[2:3] if experiment.quick else _PAIRS:
         full = name in _ALWAYS_FULL or experiment.full
@@ -58,7 +58,7 @@ def _table_1_rows(experiment: Experiment) -> list[Row]:
         for place, workflow in enumerate(_WORKFLOWS):
             more: dict[str, Cell] = {"network": name, "workflow": workflow, "paper's ε": epsilon, "length": length}
             budget = None if sigma else epsilon
-            rows.append(Row(f"{name} {workflow}", budget, setting, private[place], plain[place], sigma, more))
+            rows.append(NetworkRow(f"{name} {workflow}", budget, setting, private[place], plain[place], sigma, more))
     return rows
 
 
@@ -132,7 +132,7 @@ def table_4(experiment: Experiment) -> Record:
             if experiment.quick and name == names[0]:
                 continue
             private, plain_theirs = theirs[place]
-            own = Row(name, epsilon, setting, private, plain_theirs).train(experiment)
+            own = NetworkRow(name, epsilon, setting, private, plain_theirs).train(experiment)
             plain = repeated(experiment, usual.plain(name), usual.seeds)
             trained[epsilon, name] = replace(own, plain_results=plain)
     columns = ["network", "parameters", "paper's ε", *BOTH_WAYS]
@@ -168,7 +168,7 @@ def table_5(experiment: Experiment) -> Record:
     for end, workflow, private, plain, count in some(experiment, theirs, 2):
         name = f"SVHN FCN {workflow}{end}"
         more: dict[str, Cell] = {"network": name if end else f"{name}, PCA", "paper's parameters": count}
-        trained.append(Row(name, 2.58, setting, private, plain, more=more).train(experiment, plain=True))
+        trained.append(NetworkRow(name, 2.58, setting, private, plain, more=more).train(experiment, plain=True))
     columns = ["network", "paper's parameters", "parameters", *BOTH_WAYS]
     ways = [compared(name, trained[i : i + 2]) for name, i in (("PCA", 0), ("no PCA", 2)) if i < len(trained)]
     return declared(PAPER)["table-5"].record(
@@ -191,8 +191,8 @@ def table_13(experiment: Experiment) -> Record:
     """A large and a small LSTM."""
     setting = experiment.pick(SHORT_RNN, FULL_RNN)
     rows = [
-        Row("SMS RNN STW", 7.21, setting, 86.00, 98.80),
-        Row("SMS RNN PAW", 7.21, setting, 93.42, 98.68),
+        NetworkRow("SMS RNN STW", 7.21, setting, 86.00, 98.80),
+        NetworkRow("SMS RNN PAW", 7.21, setting, 93.42, 98.68),
     ]
     trained = [row.train(experiment, plain=True) for row in rows]
     columns = ["network", "parameters", *BOTH_WAYS]
@@ -246,7 +246,7 @@ def _regression(
             if epsilon is None:
                 results = repeated(experiment, _REGRESSION.plain(name), _REGRESSION.seeds)
             else:
-                results = Row(name, epsilon, _REGRESSION).train(experiment).results
+                results = NetworkRow(name, epsilon, _REGRESSION).train(experiment).results
             found[layers, width] = Interval.of_scores(results)
     best = regression_name(*min(found, key=lambda shape: found[shape].mean))
     least = NETWORKS[best].constant()

@@ -104,14 +104,17 @@ class NoisyWeightsTrial(Trial):
         say(f"{self}: features")
         counts = self.records, self.test
         train, test = (
-            _examples(subject.features, part, count) for part, count in zip(self._parts(), counts, strict=True)
+            examples_of(subject.features, part, count) for part, count in zip(self._parts(), counts, strict=True)
         )
         settings = NoisyTraining(
             self.deviation, self.epochs, self.batch, self.learning_rate, looks=self.looks, seed=self.seed
         )
         began = time.process_time()
         looks = train_noisy(
-            *(lambda: subject.build(self.width), train, test, settings),
+            lambda: subject.build(self.width),
+            train,
+            test,
+            settings,
             on_progress=lambda done: say(f"{self}: epoch {done:.1f} of {self.epochs}"),
         )
         curve = [{**asdict(look), "accuracy": look.sampled} for look in looks]
@@ -127,18 +130,22 @@ class NoisyWeightsTrial(Trial):
         }
 
     def _parts(self) -> tuple[Split, Split]:
-        dataset = _loaded(SUBJECTS[self.subject].dataset)
+        dataset = loaded(SUBJECTS[self.subject].dataset)
         return dataset.train, dataset.test
 
     def __str__(self) -> str:
         return f"{self.subject} at σ={self.deviation:g}, seed {self.seed}"
 
 
-def _examples(features: Feature, split: Split, count: int | None) -> tuple[Tensor, NDArray[np.int64]]:
+Examples = tuple[Tensor, NDArray[np.int64]]
+
+
+def examples_of(features: Feature, split: Split, count: int | None) -> Examples:
+    """The first records of a part, as the network sees them."""
     return torch.as_tensor(features(split.x[:count])), split.y[:count]
 
 
-_loaded = lru_cache(maxsize=2)(load)
+loaded = lru_cache(maxsize=2)(load)
 
 
 DEVIATIONS = (0.0, 0.01, 0.1, 1.0, 2.0)

@@ -15,8 +15,6 @@ from sordino.papers.weight_distributions.private_trials import (
     APART,
     AS_WRITTEN,
     NETWORKS,
-    DistributionTrial,
-    GradientTrial,
     PrivateTrial,
 )
 from sordino.training import OneCycle, Schedule, Staircase, WeightDistributionPlan
@@ -114,7 +112,7 @@ class Rows:
 
     def _paper_training(self, part: Part, network: str, epsilon: float) -> None:
         plan = part.settings.plan(epsilon, NETWORKS[network].mixes)
-        trial = DistributionTrial(network=network, plan=plan, test=part.test, width=self.extent.width, delta=DELTA)
+        trial = PrivateTrial(network=network, plan=plan, test=part.test, width=self.extent.width, delta=DELTA)
         paper = self.published.accuracy("SI-DPSGD", network, epsilon)
         self._claimed(f"SI-DPSGD ({network})", epsilon, plan, paper, self._repeated(trial))
 
@@ -124,10 +122,10 @@ class Rows:
         common |= {"delta": DELTA, "budget": (epsilon, DELTA)}
         dpsgd, optimiser = self.extent.dpsgd.plan(n, epsilon), self.extent.dpsgd.optimiser(n, epsilon)
         trials: dict[str, tuple[str, PrivateTrial]] = {
-            "DP-SGD": ("DPSGD", GradientTrial(plan=dpsgd, optimiser=optimiser, **common)),
+            "DP-SGD": ("DPSGD", PrivateTrial(plan=dpsgd, optimiser=optimiser, **common)),
             "weight distributions": (
                 "SI-DPSGD",
-                DistributionTrial(plan=self.extent.sound.plan(n, epsilon), **common),
+                PrivateTrial(plan=self.extent.sound.plan(n, epsilon), **common),
             ),
         }
         found = self.contests[network, epsilon] = {}
@@ -194,7 +192,7 @@ def _row(
 
 
 @dataclass(frozen=True)
-class PrivateTable:
+class PricedTable:
     """One of the tables, reduced and in full."""
 
     item: str
@@ -273,7 +271,7 @@ def _public() -> str:
     return "" if len(load("kmnist").train) else "public images are of KMNIST's test part, all that is at hand"
 
 
-TABLE_4 = PrivateTable(
+TABLE_4 = PricedTable(
     "table-4",
     published=_MNIST,
     full=_FULL_MNIST,
@@ -286,7 +284,7 @@ TABLE_4 = PrivateTable(
     words=lambda: {"public": _public()},
 )
 _RESNETS = tuple(f"{name}{way}" for name in ("ResNet-18", "VGG-16", "Fast-CIFAR-ResNet") for way in (AS_WRITTEN, APART))
-TABLE_5 = PrivateTable(
+TABLE_5 = PricedTable(
     "table-5",
     published=_CIFAR,
     full=Extent(
@@ -304,7 +302,7 @@ TABLE_5 = PrivateTable(
     ),
 )
 _LSTMS = ("BiLSTM-DL", "LN-BiLSTM-DL")
-TABLE_6 = PrivateTable(
+TABLE_6 = PricedTable(
     "table-6",
     published=_NEWS,
     full=Extent(Part(_LSTMS, _NEWS.settings, _NEWS.epsilons), _LSTMS, DpsgdSettings(20, 40, 4.0)),

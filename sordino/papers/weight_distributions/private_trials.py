@@ -5,34 +5,28 @@ The trainings are those that a user gets: `fit` under either plan, with a ledger
 
 import json
 import time
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sordino import models
 from sordino.budget import Event, Ledger
-from sordino.data import Split, load
+from sordino.data import load
 from sordino.features import Central, Feature, Pixels, WordVectors
 from sordino.papers.trials import Result, Say, Trial, resumed_or_restarted
-from sordino.papers.weight_distributions.noisy_weights import CIFAR, WORD
+from sordino.papers.weight_distributions.noisy_weights import CIFAR, WORD, Examples, examples_of, loaded
 from sordino.runs import Run
 from sordino.training import (
     SGD,
     Averaging,
-    Means,
     MixingModule,
-    Plan,
     Progress,
     TrainableModule,
-    WeightDistributionPlan,
     accuracy,
     cross_entropy,
     fit,
@@ -40,7 +34,6 @@ from sordino.training import (
 
 _AVERAGED = 0.1
 """The share of DP-SGD's steps, at the end, that its weights are averaged over."""
-Examples = tuple[Tensor, NDArray[np.int64]]
 _PUBLIC = {"mnist": "kmnist", "cifar-10": "cifar-100"}
 
 
@@ -59,7 +52,7 @@ def public_images(dataset: str, features: Feature, count: int = 30) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Network:
+class NormedNetwork:
     """A network of Tables 4 to 6, built from a norm and a width, and what it is trained on."""
 
     dataset: str
@@ -86,20 +79,22 @@ class Network:
 
 AS_WRITTEN, APART = " by Algorithm 2", " with each example apart"
 """Batch norm over the batch and the public images, as SI has it; and over each example and the public images."""
-_LENET = Network("mnist", Pixels(), lambda norm, width: models.lenet5(norm=norm))
-_NEWS = Network("ag-news", WordVectors(20), lambda norm, width: models.BiLSTMClassifier(WORD, score_norm=norm))
+_LENET = NormedNetwork("mnist", Pixels(), lambda norm, width: models.lenet5(norm=norm))
+_NEWS = NormedNetwork("ag-news", WordVectors(20), lambda norm, width: models.BiLSTMClassifier(WORD, score_norm=norm))
 _BATCH_NORMALISED = {
     "BN-LeNet-5": _LENET,
-    "ResNet-18": Network("cifar-10", CIFAR, lambda norm, width: models.resnet18(norm=norm, width=width)),
-    "VGG-16": Network("cifar-10", CIFAR, lambda norm, width: models.vgg16(norm=norm, width=width)),
-    "Fast-CIFAR-ResNet": Network(
+    "ResNet-18": NormedNetwork("cifar-10", CIFAR, lambda norm, width: models.resnet18(norm=norm, width=width)),
+    "VGG-16": NormedNetwork("cifar-10", CIFAR, lambda norm, width: models.vgg16(norm=norm, width=width)),
+    "Fast-CIFAR-ResNet": NormedNetwork(
         "cifar-10", CIFAR, lambda norm, width: models.fast_cifar_resnet(norm=norm, width=width)
     ),
 }
 NETWORKS = {
     "LeNet-5": _LENET,
     "LN-LeNet-5": replace(_LENET, norm=models.layer_norm),
-    "TF-tutorial": Network("cifar-10", CIFAR >> Central(24), lambda norm, width: models.tf_tutorial_cnn(norm=norm)),
+    "TF-tutorial": NormedNetwork(
+        "cifar-10", CIFAR >> Central(24), lambda norm, width: models.tf_tutorial_cnn(norm=norm)
+    ),
     "BiLSTM-DL": _NEWS,
     "LN-BiLSTM-DL": replace(_NEWS, norm=models.layer_norm),
     **{
@@ -112,7 +107,13 @@ NETWORKS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateTrial(Trial):
-    """A network trained on the first records of its dataset, as many as its plan is for; a seed fixes all of it."""
+    """A network trained on the first records of its dataset, as many as its plan is for; a seed fixes all of it.
+
+    By weight distributions, also measured at the means, which SI's code does and nobody else may; or by DP-SGD, its
+    weights averaged at the end.
+    """
+
+    kind: ClassVar[str] = "weight distributions"
 
     network: str
     seed: int = 0
@@ -122,27 +123,27 @@ class PrivateTrial(Trial):
     budget: tuple[float, float] | None = None
     """The ε and δ that the ledger holds the training to; None where only a claim holds it."""
     delta: float = 1e-5
-    plan: Plan | WeightDistributionPlan
-
-    @abstractmethod
-    def _fit(
-        self, run: Run, model: TrainableModule, train: Examples, test: Examples, ledger: Ledger, on_progress: Progress
-    ) -> dict[str, Any]:
-        """Train, and say what there is to say besides the accuracy of what is released, which the model has."""
+    plan: Any
+    """A WeightDistributionPlan, or with an optimiser a Plan."""
+    optimiser: SGD | None = None
 
     def description(self) -> dict[str, Any]:
-        dataset = _loaded(NETWORKS[self.network].dataset)
+        dataset = loaded(NETWORKS[self.network].dataset)
         rows = [len(dataset.train), len(dataset.test)]
-        return super().description() | {"plan": self.plan.to_json(), "rows": rows}
+        found = super().description() | {"plan": self.plan.to_json(), "rows": rows}
+        if self.optimiser is None:
+            return found
+        rate, momentum = self.optimiser.learning_rate, self.optimiser.momentum
+        return found | {"kind": "DP-SGD", "optimiser": {"learning_rate": rate, "momentum": momentum}}
 
     def compute(self, folder: Path, say: Say) -> Result:
         return resumed_or_restarted(folder, lambda run: self._result(NETWORKS[self.network], run, say))
 
-    def _result(self, network: Network, run: Run, say: Say) -> dict[str, Any]:
+    def _result(self, network: NormedNetwork, run: Run, say: Say) -> dict[str, Any]:
         say(f"{self}: features")
-        dataset, plan = _loaded(network.dataset), self.plan
-        train = _examples(network.features, dataset.train, plan.sampler.n)
-        test = _examples(network.features, dataset.test, self.test)
+        dataset, plan = loaded(network.dataset), self.plan
+        train = examples_of(network.features, dataset.train, plan.sampler.n)
+        test = examples_of(network.features, dataset.test, self.test)
         model = network.trainable(self.width)
         ledger = self._ledger(run, plan.event)
         began = time.process_time()
@@ -168,62 +169,20 @@ class PrivateTrial(Trial):
         planned = [(event, "training", "train")]
         return Ledger(*(self.budget or ()), path=run.ledger, planned=planned)
 
-
-@dataclass(frozen=True, kw_only=True)
-class DistributionTrial(PrivateTrial):
-    """Noise through weight distributions; also measured at the means, which SI's code does and nobody else may."""
-
-    kind: ClassVar[str] = "weight distributions"
-    plan: WeightDistributionPlan
-
-    def __str__(self) -> str:
-        return f"weight distributions of {self.network} at z={self.plan.noise_multiplier:.4g}, seed {self.seed}"
-
     def _fit(
         self, run: Run, model: TrainableModule, train: Examples, test: Examples, ledger: Ledger, on_progress: Progress
     ) -> dict[str, Any]:
+        """Train, and say what there is to say besides the accuracy of what is released, which the model has."""
         kept_means = run.folder / "means.json"
 
         @torch.no_grad()
-        def measure(state: Means) -> None:
-            for name, value in model.parameters.items():
-                value.copy_(state.means[name])
-            run.write_json(kept_means.name, {"means": accuracy(model.model, *test)})
+        def measure(state: Any) -> None:
+            if self.optimiser is None:
+                for name, value in model.parameters.items():
+                    value.copy_(state.means[name])
+                run.write_json(kept_means.name, {"means": accuracy(model.model, *test)})
 
-        fit(
-            self.plan,
-            model,
-            (train[0].numpy(), train[1]),
-            ledger=ledger,
-            run=run,
-            what="training",
-            seed=self.seed,
-            on_progress=on_progress,
-            on_trained=measure,
-        )
-        return dict(json.loads(kept_means.read_text(encoding="utf-8")))
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientTrial(PrivateTrial):
-    """DP-SGD, with its weights averaged at the end."""
-
-    kind: ClassVar[str] = "DP-SGD"
-    plan: Plan
-    optimiser: SGD
-
-    def description(self) -> dict[str, Any]:
-        rate, momentum = self.optimiser.learning_rate, self.optimiser.momentum
-        return super().description() | {"optimiser": {"learning_rate": rate, "momentum": momentum}}
-
-    def __str__(self) -> str:
-        return f"DP-SGD of {self.network} at σ={self.plan.noise_multiplier:.4g}, seed {self.seed}"
-
-    def _fit(
-        self, run: Run, model: TrainableModule, train: Examples, test: Examples, ledger: Ledger, on_progress: Progress
-    ) -> dict[str, Any]:
         horizon = _AVERAGED * self.plan.steps
-        averaging = Averaging(1 - 1 / horizon) if horizon > 1 else None
         fit(
             self.plan,
             model,
@@ -231,15 +190,14 @@ class GradientTrial(PrivateTrial):
             optimiser=self.optimiser,
             ledger=ledger,
             run=run,
-            averaging=averaging,
+            averaging=Averaging(1 - 1 / horizon) if self.optimiser and horizon > 1 else None,
+            what="training",
             seed=self.seed,
             on_progress=on_progress,
+            on_trained=measure,
         )
-        return {}
+        return dict(json.loads(kept_means.read_text(encoding="utf-8"))) if kept_means.exists() else {}
 
-
-def _examples(features: Feature, split: Split, count: int | None) -> Examples:
-    return torch.as_tensor(features(split.x[:count])), split.y[:count]
-
-
-_loaded = lru_cache(maxsize=2)(load)
+    def __str__(self) -> str:
+        how, noise = ("weight distributions", "z") if self.optimiser is None else ("DP-SGD", "σ")
+        return f"{how} of {self.network} at {noise}={self.plan.noise_multiplier:.4g}, seed {self.seed}"

@@ -18,7 +18,7 @@ from sordino.papers.weight_distributions.private_tables import (
     TABLE_4,
     TABLE_5,
     TABLE_6,
-    PrivateTable,
+    PricedTable,
     Rows,
 )
 from sordino.papers.weight_distributions.private_trials import APART, AS_WRITTEN
@@ -59,7 +59,7 @@ class _Untrained(Rows):
         return [{"accuracy": 0.9 if "DP-SGD" in str(trial) else 0.8, "seconds": 60.0}]
 
 
-def _rows(monkeypatch: pytest.MonkeyPatch, table: PrivateTable, experiment: Experiment) -> Rows:
+def _rows(monkeypatch: pytest.MonkeyPatch, table: PricedTable, experiment: Experiment) -> Rows:
     """The rows of a table whose plans cost no time."""
     monkeypatch.setattr(private_tables, "Rows", _Untrained)
     monkeypatch.setattr(plans, "claimed_noise", lambda *sizes: 1.0)

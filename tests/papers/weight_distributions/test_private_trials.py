@@ -21,8 +21,6 @@ from sordino.papers.weight_distributions.private_trials import (
     APART,
     AS_WRITTEN,
     NETWORKS,
-    DistributionTrial,
-    GradientTrial,
     PrivateTrial,
     public_images,
 )
@@ -36,10 +34,10 @@ def _falling(epoch: int, steps: int) -> Schedule:
 
 
 METHOD = PaperSettings(256, 32, 3, 3.1, _falling, 0.9)
-CLAIMED = DistributionTrial(network="LN-LeNet-5", test=200, plan=METHOD.plan(3))
-SOUND = DistributionTrial(network="LeNet-5", test=50, budget=(3, DELTA), plan=SoundSettings(2, 1).plan(64, 3))
+CLAIMED = PrivateTrial(network="LN-LeNet-5", test=200, plan=METHOD.plan(3))
+SOUND = PrivateTrial(network="LeNet-5", test=50, budget=(3, DELTA), plan=SoundSettings(2, 1).plan(64, 3))
 DESCENT = DpsgdSettings(2, 2, 1.0)
-GRADIENT = GradientTrial(
+GRADIENT = PrivateTrial(
     network="LeNet-5", test=50, budget=(3, DELTA), plan=DESCENT.plan(64, 3), optimiser=DESCENT.optimiser(64, 3)
 )
 
@@ -73,8 +71,8 @@ def test_accuracy_is_that_of_what_is_released(tmp_path: Path) -> None:
     folder = _folder(tmp_path)
     model = NETWORKS["LN-LeNet-5"].module(64)
     model.load_state_dict(load_file(folder / "model.safetensors"))
-    dataset = private_trials._loaded("mnist")
-    test = private_trials._examples(NETWORKS["LN-LeNet-5"].features, dataset.test, 200)
+    dataset = private_trials.loaded("mnist")
+    test = private_trials.examples_of(NETWORKS["LN-LeNet-5"].features, dataset.test, 200)
     assert found["accuracy"] == accuracy(model, *test)
     assert not list((folder / "private").glob("*means*"))
 
@@ -98,7 +96,7 @@ def test_the_means_are_measured_without_their_noise(tmp_path: Path, monkeypatch:
 
 def test_a_trial_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = SOUND.run(store=TrialStore(tmp_path))
-    monkeypatch.setattr(DistributionTrial, "_fit", None)
+    monkeypatch.setattr(PrivateTrial, "_fit", None)
     assert SOUND.run(store=TrialStore(tmp_path)) == first
     others = (replace(SOUND, seed=1), replace(SOUND, plan=SoundSettings(2, 1).plan(64, 2)), replace(SOUND, test=40))
     for other in others:
@@ -143,7 +141,7 @@ def test_only_algorithm_2_mixes(name: str) -> None:
 
 def test_mixing_is_charged_as_no_privacy(tmp_path: Path) -> None:
     plan = replace(METHOD, n=16, batch=4, epochs=0.5).plan(3, mixing=True)
-    trial = DistributionTrial(network=f"BN-LeNet-5{AS_WRITTEN}", test=4, plan=plan)
+    trial = PrivateTrial(network=f"BN-LeNet-5{AS_WRITTEN}", test=4, plan=plan)
     assert trial.run(store=TrialStore(tmp_path))["charged"] is None
 
 
