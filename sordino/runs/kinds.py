@@ -59,7 +59,17 @@ def kind_of(folder: str | Path) -> Kind:
 
 
 def predict(folder: str | Path, file: str | Path) -> list[str]:
-    """The class of each example in a file, by the model in a finished folder; reads nothing else."""
+    """The class of each example in a file, by the model in a finished folder; reads nothing else, and costs nothing.
+
+    Parameters
+    ----------
+    folder : a run of `sordino train`, `tune`, `search` or `advise`.
+    file : examples like those it was trained on: .csv, .parquet, .npy, .npz, IDX, an image or a folder of images.
+
+    >>> predict("runs/missing", "patients.csv")
+    Traceback (most recent call last):
+    sordino.runs.run.RunError: runs/missing is not a run of sordino: it has no run.json
+    """
     kind = kind_of(folder)
     if kind.predicts is None:
         raise RunError(f"{folder} was created by `{kind.command}`: it holds no model to predict with")
