@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sordino.selection import Executor, SearchMethod, TrialResult
 
 
-class MethodName(StrEnum):
+class SearchMethodName(StrEnum):
     paas = "paas"
     rs = "rs"
     mgrs = "mgrs"
@@ -56,7 +56,9 @@ def search(
     delta: Delta,
     target: Target = None,
     schema: SchemaFile = None,
-    method: Annotated[MethodName, typer.Option(help="PAAS, random search, or generations of it.")] = MethodName.rs,
+    method: Annotated[
+        SearchMethodName, typer.Option(help="PAAS, random search, or generations of it.")
+    ] = SearchMethodName.rs,
     space: Annotated[SpaceName, typer.Option(help="Fully connected or convolutional networks.")] = SpaceName.fcn,
     mean_trials: MeanTrials = 10.0,
     generations: Annotated[int, typer.Option(min=1, help="Of paas and mgrs.")] = 3,
@@ -87,10 +89,10 @@ def search(
     )
     from sordino.selection import search as find
 
-    methods: dict[MethodName, Callable[[], SearchMethod]] = {
-        MethodName.paas: lambda: GeneticSearch(generations, population),
-        MethodName.rs: lambda: RandomSearch(mean_trials),
-        MethodName.mgrs: lambda: GenerationalSearch((mean_trials,) * generations),
+    methods: dict[SearchMethodName, Callable[[], SearchMethod]] = {
+        SearchMethodName.paas: lambda: GeneticSearch(generations, population),
+        SearchMethodName.rs: lambda: RandomSearch(mean_trials),
+        SearchMethodName.mgrs: lambda: GenerationalSearch((mean_trials,) * generations),
     }
     spaces: dict[SpaceName, Any] = {SpaceName.fcn: DenseSpace, SpaceName.cnn: ConvolutionalSpace}
     rates = numbers(learning_rates, "--learning-rates")

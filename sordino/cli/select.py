@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SCHEMA = "schema.json"
 
 
-class MethodName(StrEnum):
+class SelectionMethodName(StrEnum):
     CFS_GREEDY = "cfs-greedy"
     CFS_GA = "cfs-ga"
     PAFS = "pafs"
@@ -40,9 +40,9 @@ def select(
     schema: SchemaFile = None,
     public: PublicFile = None,
     method: Annotated[
-        MethodName,
+        SelectionMethodName,
         typer.Option(help="By noisy tables of all pairs of columns (cfs), private trainings (pafs), or at random."),
-    ] = MethodName.CFS_GREEDY,
+    ] = SelectionMethodName.CFS_GREEDY,
     size: Annotated[
         int | None, typer.Option(help="Number of features, for cfs-greedy and random. Default: until merit falls.")
     ] = None,
@@ -61,23 +61,23 @@ def select(
     from sordino.runs import SELECTION, Run, TableLedger, is_unspent
     from sordino.selection import CfsSelection, PafsSelection, PrivateTable, RandomSelection, selection_target
 
-    if size is not None and method in (MethodName.CFS_GA, MethodName.PAFS):
+    if size is not None and method in (SelectionMethodName.CFS_GA, SelectionMethodName.PAFS):
         raise typer.BadParameter(f"--size goes with cfs-greedy and random: {method.value} finds its own")
-    if method is MethodName.RANDOM and size is None:
+    if method is SelectionMethodName.RANDOM and size is None:
         raise typer.BadParameter("a random subset needs --size")
-    if private_bounds is not None and method in (MethodName.PAFS, MethodName.RANDOM):
+    if private_bounds is not None and method in (SelectionMethodName.PAFS, SelectionMethodName.RANDOM):
         raise typer.BadParameter("--private-bounds goes with cfs-greedy and cfs-ga")
     if private_bounds is not None and not private_bounds > 0:
         raise typer.BadParameter(f"--private-bounds is the ε of the bounds, above 0, not {private_bounds:g}")
     if not 0 < share <= 1:
         raise typer.BadParameter(f"--share lies above 0 and at most at 1, not {share:g}")
     chosen_by: SelectionMethod
-    if method is MethodName.PAFS:
+    if method is SelectionMethodName.PAFS:
         chosen_by = PafsSelection(trials)
-    elif method is MethodName.RANDOM:
+    elif method is SelectionMethodName.RANDOM:
         chosen_by = RandomSelection(size or 0)
     else:
-        chosen_by = CfsSelection(method is MethodName.CFS_GA, size, private_bounds)
+        chosen_by = CfsSelection(method is SelectionMethodName.CFS_GA, size, private_bounds)
     table = PrivateTable.open(file, target, schema, public)
     check_delta_against_n(delta, table.n)
     account = TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema, "selection")
@@ -91,13 +91,13 @@ def select(
     answer = _answer(method, chosen, spent, run.folder)
     run.write_json(_SCHEMA, Schema(chosen.columns, table.schema.target).to_json())
     run.write_json(SELECTION, answer)
-    how = chosen.words if method is MethodName.RANDOM else "On the private records: counted above."
+    how = chosen.words if method is SelectionMethodName.RANDOM else "On the private records: counted above."
     tuning = f"features were chosen by {method.value}. {how}"
     run.write_statement(spent.statement(unit="one row of the table", tuning=tuning))
     typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
 
 
-def _answer(method: MethodName, chosen: "Selection", ledger: "Ledger", folder: Path) -> dict[str, Any]:
+def _answer(method: SelectionMethodName, chosen: "Selection", ledger: "Ledger", folder: Path) -> dict[str, Any]:
     from sordino.budget import Composed
     from sordino.runs import spending
 

@@ -93,8 +93,8 @@ class Residual(nn.Module):
         return result
 
 
-class Scaled(nn.Module):
-    """What passes, times a constant."""
+class _Times(nn.Module):
+    """Its input times a constant."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -102,6 +102,9 @@ class Scaled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.factor * x
+
+    def _get_name(self) -> str:
+        return "Scaled"  # runs are bound to a model's repr, which must not change
 
 
 def fast_cifar_resnet(
@@ -121,5 +124,5 @@ def fast_cifar_resnet(
         (*convolved(width, double), nn.MaxPool2d(2), Residual(*convolved(double, double), *convolved(double, double))),
         (*convolved(double, fourfold), nn.MaxPool2d(2)),
         (*convolved(fourfold, last), nn.MaxPool2d(2), Residual(*convolved(last, last), *convolved(last, last))),
-        (nn.MaxPool2d(4), nn.Flatten(), nn.Linear(last, classes, bias=False), Scaled(1 / 8), score_norm(classes)),
+        (nn.MaxPool2d(4), nn.Flatten(), nn.Linear(last, classes, bias=False), _Times(1 / 8), score_norm(classes)),
     )
