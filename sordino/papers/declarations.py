@@ -3,7 +3,7 @@
 Title, columns and notes of its record; how it falls short of the paper's own, always (`always`), reduced to this
 machine (`here`) and in repeats (`seeds`, where the paper has `of`); and what the paper claims, its figures in a few
 words (`theirs`), and how a record is judged by it (see `claims`). `{name}` in a text stands for one of the file's
-[texts], or for what the item's code fills in.
+[texts], or for what the item's code fills in; either may name others.
 """
 
 import re
@@ -52,7 +52,7 @@ class Declaration:
         x, y, logarithmic = self.axes
 
         def said(text: str) -> str:
-            return re.sub(r"\{(\w+)\}", lambda match: known[match.group(1)], text)
+            return re.sub(r"\{(\w+)\}", lambda match: said(known[match.group(1)]), text)
 
         return Record(
             "",

@@ -12,11 +12,6 @@ from sordino.papers.records import Series
 from sordino.selection import crossover
 
 LEVEL = 0.95
-BARS = "± and bars are half of the 95 % interval over seeds"
-DEFINITION_2 = (
-    "Crossovers follow Definition 2 on the means, interpolated in log ε; 0 and ∞ mean below and above every ε tried. "
-    "The verdicts follow from their 95 % intervals alone"
-)
 _ROUNDING = 1e-9
 """The mean of equal scores may round above them; no two different scores are so close."""
 _SHOWS = {None: "one seed cannot tell", True: "the phenomenon shows", False: "it does not show in full"}

@@ -14,10 +14,10 @@ from sordino.budget import Repeated, cost
 from sordino.data import ArrayRecords, PoissonSampler
 from sordino.mechanisms import Streams
 from sordino.papers.declarations import declared
-from sordino.papers.privacy_aware.intervals import BARS, Interval, line
+from sordino.papers.privacy_aware.intervals import Interval, line
 from sordino.papers.privacy_aware.network_rows import PAPER
 from sordino.papers.privacy_aware.network_trials import NetworkTrial, repeated, some, tuned
-from sordino.papers.privacy_aware.networks import LENGTH, NETWORKS, TRAINING_RECORDS, Network, parts_of, size_name
+from sordino.papers.privacy_aware.networks import NETWORKS, TRAINING_RECORDS, Network, parts_of, size_name
 from sordino.papers.records import Cell, Record, Series
 from sordino.papers.trials import Experiment
 from sordino.training import SGD, Plan, Training, train_steps
@@ -72,15 +72,7 @@ def figure_6(experiment: Experiment) -> Record:
         experiment,
         rows,
         series=series,
-        follows=[
-            *_fits(needed),
-            f"σ={_SIGMA:g}, batches of {_BATCH}, δ=1e-5, by PLD; {BARS}",
-            f"ε and steps are means of the seeds that reached 85 % within {_STEPS:,} steps: too low where not all did, "
-            "and such sizes are neither drawn nor fitted",
-            "Beyond 55,000 the records are drawn with replacement, as PAW does: the ε there protects one copy of an "
-            f"image, not the image. When to stop was read off {_HELD_OUT:,} held-out training images, uncounted, every "
-            f"{_STEPS // _MARKS} steps",
-        ],
+        follows=_fits(needed),
         words={
             "always": experiment.pick("five sizes in place of a dense range, ", "")
             + f"3 seeds in place of 10, {_STEPS:,} steps at most"
@@ -153,14 +145,11 @@ def table_17(experiment: Experiment) -> Record:
         ratios.append(ours[0] / ours[1])
         row: list[Cell] = [name, network.counts[1], private, plain, private / plain]
         rows.append([*row, ours[0] * epoch, ours[1] * epoch, ratios[-1]])
-    columns = ["network", "parameters", "paper, DP-SGD", "paper, SGD", "paper's ratio"]
     return declared(PAPER)["table-17"].record(
         experiment,
         rows,
-        columns=[*columns, "ours, DP-SGD", "ours, SGD", "our ratio"],
         follows=[
             f"DP-SGD takes {min(ratios):.1f} to {max(ratios):.1f} times as long as SGD here, 19 to 37 times in PAW",
-            f"LSTMs read {LENGTH} words, not 150",
         ],
     )
 

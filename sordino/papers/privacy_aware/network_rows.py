@@ -4,22 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware.intervals import Interval, Scored
-from sordino.papers.privacy_aware.network_trials import TUNING, UNCLIPPED, NetworkTrial, repeated, tuned
+from sordino.papers.privacy_aware.network_trials import UNCLIPPED, NetworkTrial, repeated, tuned
 from sordino.papers.privacy_aware.networks import NETWORKS
-from sordino.papers.records import Cell
+from sordino.papers.records import Cell, Record, Series
 from sordino.papers.trials import Experiment
 
 PAPER = "privacy-aware"
-PRICE = ("ε spent", "σ", "rate", "seeds")
-BOTH_WAYS = ("paper, DP-SGD", "ours, DP-SGD", "paper, SGD", "ours, SGD", *PRICE)
-
-ACCOUNTANT = "Ours are calibrated by PLD to the ε of the row; PAW prices by RDP"
-NOT_PRIVATE_PCA = "Principal components are of the training records without noise, as in PAW: not private, not counted"
-POOLING = "PAW's 64 inputs of MNIST and Fashion-MNIST are not described; ours are means of an 8×8 grid, which are free"
-DROPOUT = "Without PAW's dropout (rates of 0.2 in its FCNs and 0.3 in its CNNs)"
-NO_NUMBERS = "PAW gives the curves as a drawing without numbers"
-HALF = "mean ± half of the 95 % interval over seeds"
 
 
 @dataclass(frozen=True)
@@ -45,16 +37,15 @@ class Setting:
         return replace(trial, l2_clip=UNCLIPPED, adam=True)
 
     @property
-    def without_noise(self) -> str:
-        return f"Without noise ours are trained by Adam for {self.plain_epochs:g} epochs of batches of {self.batch}"
-
-    @property
-    def tuning(self) -> str:
-        """How the learning rate was found, for the record."""
-        return TUNING if len(self.rates) > 1 else f"None: the learning rate is {self.rates[0]:g}, as PAW gives about"
-
-    def in_place_of(self, theirs: str) -> str:
-        return f"{self.epochs:g} epochs of batches of {self.batch} in place of {theirs}"
+    def words(self) -> dict[str, str]:
+        """What the texts of an item leave open: how long this is, and how its learning rate was found."""
+        untuned = f"None: the learning rate is {self.rates[0]:g}, as PAW gives about"
+        adam = f"Without noise ours are trained by Adam for {self.plain_epochs:g} epochs of batches of {self.batch}"
+        return {
+            "setting": f"{self.epochs:g} epochs of batches of {self.batch}",
+            "without_noise": adam,
+            "how_tuned": "{tuning}" if len(self.rates) > 1 else untuned,
+        }
 
 
 FULL_FCN = Setting(100, 500, (0.1,), 20)
@@ -114,6 +105,7 @@ class Trained:
         whole, trained = NETWORKS[row.network].counts
         known: dict[str, Cell] = {
             "network": row.network,
+            "model": row.network,
             "parameters": whole,
             "trained": trained,
             "parameters (trained)": f"{whole:,} ({trained:,})",
@@ -131,6 +123,20 @@ class Trained:
             "seeds": len(self.results),
         }
         return [(known | dict(row.more))[column] for column in columns]
+
+
+def network_record(
+    experiment: Experiment,
+    item: str,
+    trained: Sequence[Trained],
+    follows: Sequence[str],
+    words: Mapping[str, str] | None = None,
+    series: Sequence[Series] = (),
+) -> Record:
+    """The record of an item whose rows are trainings, in the columns that are declared."""
+    declaration = declared(PAPER)[item]
+    cells = [each.cells(declaration.columns) for each in trained]
+    return declaration.record(experiment, cells, series, follows=follows, words=words)
 
 
 def scores_by_epsilon(trained: Sequence[Trained], network: str) -> Scored:

@@ -1,4 +1,4 @@
-"""PAW's tables of networks: both workflows (I, IV, V, XIII), regression (XIV, XV), clipping (Appendix E)."""
+"""PAW's tables of networks: both workflows (I, IV, V, XIII), regression (XIV, XV), clipping (E), RWT (VI, VII)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,11 +6,9 @@ from dataclasses import replace
 from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware.intervals import Comparison, Interval
 from sordino.papers.privacy_aware.network_rows import (
-    BOTH_WAYS,
     FULL_CNN,
     FULL_FCN,
     FULL_RNN,
-    HALF,
     PAPER,
     SHORT_CNN,
     SHORT_FCN,
@@ -18,12 +16,13 @@ from sordino.papers.privacy_aware.network_rows import (
     NetworkRow,
     Setting,
     Trained,
+    network_record,
 )
-from sordino.papers.privacy_aware.network_trials import TUNING, UNCLIPPED, repeated, some, tune_rate, tuned
+from sordino.papers.privacy_aware.network_trials import UNCLIPPED, repeated, some, tune_rate, tuned
 from sordino.papers.privacy_aware.networks import (
     LAYERS,
-    LENGTH,
     NETWORKS,
+    RWT,
     TRAINING_RECORDS,
     UNITS,
     regression_name,
@@ -72,23 +71,16 @@ def table_1(experiment: Experiment) -> Record:
     """All pairs of networks of the two workflows."""
     trained = [row.train(experiment, plain=True) for row in _table_1_rows(experiment)]
     pairs = [compared(str(trained[i].row.more["network"]), trained[i : i + 2]) for i in range(0, len(trained), 2)]
-    columns = ["network", "workflow", "parameters", "paper's ε", *BOTH_WAYS, "length"]
-    return declared(PAPER)["table-1"].record(
+    fcn, cnn = experiment.pick((SHORT_FCN, SHORT_CNN), (FULL_FCN, FULL_CNN))
+    return network_record(
         experiment,
-        [each.cells(columns) for each in trained],
-        columns=columns,
-        follows=[
+        "table-1",
+        trained,
+        [
             f"The phenomenon shows with intervals apart in {sum(bool(p.shows) for p in pairs)} of {len(pairs)} pairs",
             *(pair.words() for pair in pairs),
-            f"FCNs: {experiment.pick(SHORT_FCN, FULL_FCN).without_noise} (of {FULL_FCN.batch} where in full); CNNs: "
-            f"{experiment.pick(SHORT_CNN, FULL_CNN).without_noise}; PAW's for 300 of 100",
         ],
-        words={
-            "here": f"SVHN and CIFAR-10 FCNs for {SHORT_FCN.in_place_of('500 of 100')}, CNNs for "
-            f"{SHORT_CNN.in_place_of('300 of 100')}, with the noise that the same ε then needs",
-            "tuning": f"{TUNING}. What is trained in full is at PAW's rates, {FULL_FCN.rates[0]} (FCNs) and "
-            f"{FULL_CNN.rates[0]}, untuned",
-        },
+        {"fcns": fcn.words["without_noise"], "cnns": cnn.words["without_noise"]},
     )
 
 
@@ -106,7 +98,6 @@ def choices(experiment: Experiment) -> Record:
     return declared(PAPER)["choices"].record(
         experiment,
         rows,
-        follows=[f"Networks trained in full are at PAW's rates, {FULL_FCN.rates[0]} and {FULL_CNN.rates[0]}, untuned"],
         words={"always": experiment.pick("one seed", "nothing to choose: all are trained in full, at PAW's rates")},
     )
 
@@ -135,24 +126,12 @@ def table_4(experiment: Experiment) -> Record:
             own = NetworkRow(name, epsilon, setting, private, plain_theirs).train(experiment)
             plain = repeated(experiment, usual.plain(name), usual.seeds)
             trained[epsilon, name] = replace(own, plain_results=plain)
-    columns = ["network", "parameters", "paper's ε", *BOTH_WAYS]
-    return declared(PAPER)["table-4"].record(
-        experiment,
-        [each.cells(columns) for each in trained.values()],
-        columns=columns,
-        follows=[
-            *(
-                f"ε={epsilon:g}: PAW's network is better than LeNet-5 by "
-                f"{trained[epsilon, names[1]].private.ahead_of(trained[epsilon, names[2]].private)}"
-                for epsilon in dict.fromkeys(epsilon for epsilon, _ in trained)
-            ),
-            f"{usual.without_noise}, PAW's for as long as with noise",
-        ],
-        words={
-            "here": f"ε of 4.39 and 1.09 alone, {usual.in_place_of('70 to 300 of 100 or 200')}",
-            "tuning": usual.tuning,
-        },
-    )
+    ahead = [
+        f"ε={epsilon:g}: PAW's network is better than LeNet-5 by "
+        f"{trained[epsilon, names[1]].private.ahead_of(trained[epsilon, names[2]].private)}"
+        for epsilon in dict.fromkeys(epsilon for epsilon, _ in trained)
+    ]
+    return network_record(experiment, "table-4", list(trained.values()), ahead, usual.words)
 
 
 def table_5(experiment: Experiment) -> Record:
@@ -169,22 +148,12 @@ def table_5(experiment: Experiment) -> Record:
         name = f"SVHN FCN {workflow}{end}"
         more: dict[str, Cell] = {"network": name if end else f"{name}, PCA", "paper's parameters": count}
         trained.append(NetworkRow(name, 2.58, setting, private, plain, more=more).train(experiment, plain=True))
-    columns = ["network", "paper's parameters", "parameters", *BOTH_WAYS]
-    ways = [compared(name, trained[i : i + 2]) for name, i in (("PCA", 0), ("no PCA", 2)) if i < len(trained)]
-    return declared(PAPER)["table-5"].record(
-        experiment,
-        [each.cells(columns) for each in trained],
-        columns=columns,
-        follows=[
-            *(way.words() for way in ways),
-            *(
-                f"{workflow}: PCA is better by {pca.private.ahead_of(pixels.private)} under noise"
-                for workflow, pca, pixels in zip(_WORKFLOWS, trained[:2], trained[2:], strict=False)
-            ),
-            f"{setting.without_noise}, PAW's for 300 of 100",
-        ],
-        words={"here": setting.in_place_of("500 of 100"), "tuning": setting.tuning},
-    )
+    said = [compared(name, trained[i : i + 2]).words() for name, i in (("PCA", 0), ("no PCA", 2)) if i < len(trained)]
+    said += [
+        f"{workflow}: PCA is better by {pca.private.ahead_of(pixels.private)} under noise"
+        for workflow, pca, pixels in zip(_WORKFLOWS, trained[:2], trained[2:], strict=False)
+    ]
+    return network_record(experiment, "table-5", trained, said, setting.words)
 
 
 def table_13(experiment: Experiment) -> Record:
@@ -195,23 +164,12 @@ def table_13(experiment: Experiment) -> Record:
         NetworkRow("SMS RNN PAW", 7.21, setting, 93.42, 98.68),
     ]
     trained = [row.train(experiment, plain=True) for row in rows]
-    columns = ["network", "parameters", *BOTH_WAYS]
-    length = f"{LENGTH} words in place of 150"
-    return declared(PAPER)["table-13"].record(
-        experiment,
-        [each.cells(columns) for each in trained],
-        columns=columns,
-        follows=[
-            compared("SMS RNN", trained).words(),
-            f"ε=7.21, δ=1e-5; {HALF}. To call every test message ham is right of "
-            f"{100 * NETWORKS['SMS RNN STW'].constant():.2f} %",
-            setting.without_noise,
-        ],
-        words={
-            "always": experiment.pick(f"{setting.epochs:g} epochs in place of 50, {length}", length),
-            "tuning": f"{TUNING}; with these LSTMs {setting.plain_rate:g}. Batch, epochs and rates to choose from were "
-            "tried with the small LSTM on the same held-out records",
-        },
+    words = {
+        "constant": f"{100 * NETWORKS['SMS RNN STW'].constant():.2f}",
+        "fewer": experiment.pick("10 epochs in place of 50, ", ""),
+    }
+    return network_record(
+        experiment, "table-13", trained, [compared("SMS RNN", trained).words()], setting.words | words
     )
 
 
@@ -221,21 +179,15 @@ _TABLE_15 = ((0.08, 0.074, 0.07, 0.068), (0.074, 0.068, 0.064, 0.063), (0.154, 0
 
 
 def table_14(experiment: Experiment) -> Record:
-    tuning = f"{TUNING}; here each rate has {_REGRESSION.tuning_seeds} trainings"
-    return _regression(experiment, "table-14", "with DP-SGD at ε=0.95", 0.95, _TABLE_14, tuning)
+    return _regression(experiment, "table-14", 0.95, _TABLE_14)
 
 
 def table_15(experiment: Experiment) -> Record:
-    return _regression(experiment, "table-15", "with SGD", None, _TABLE_15, "None")
+    return _regression(experiment, "table-15", None, _TABLE_15)
 
 
 def _regression(
-    experiment: Experiment,
-    item: str,
-    how: str,
-    epsilon: float | None,
-    theirs: tuple[tuple[float, ...], ...],
-    tuning: str,
+    experiment: Experiment, item: str, epsilon: float | None, theirs: tuple[tuple[float, ...], ...]
 ) -> Record:
     """Errors by depth and width, at a budget or without noise."""
     units, depths = some(experiment, UNITS, 2), some(experiment, LAYERS)
@@ -259,23 +211,16 @@ def _regression(
     for layers, printed in zip(depths, theirs, strict=False):
         both = [(paper, found[layers, width].plain()) for width, paper in zip(units, printed, strict=False)]
         rows.append([layers, *(cell for pair in both for cell in pair)])
-    return Record(
-        PAPER,
-        item,
-        f"Mean absolute error on Medical Cost {how}",
-        ["hidden layers", *(f"{who}, {width} units" for width in units for who in ("paper", "ours"))],
+    return declared(PAPER)[item].record(
+        experiment,
         rows,
-        [
+        columns=["hidden layers", *(f"{who}, {width} units" for width in units for who in ("paper", "ours"))],
+        follows=[
             f"Least error: {best} with {NETWORKS[best].counts[1]:,} parameters. From {units[0]} to {units[-1]} units: "
             + "; ".join(widened),
             f"The median as a constant answer has an error of {least:.4f}; not below it beyond the interval: "
             f"{', '.join(idle) or 'none'} (layers×units)",
-            "Six numbers of a record, scaled by public bounds; charges in units of 62,649, their range in the "
-            f"published table; squared error, δ=1e-5; {HALF}",
-            "PAW gives neither batch nor epochs: ours are 100 and 50 with noise, Adam for 100 epochs without",
         ],
-        experiment.shortfall("", "", every_network=_REGRESSION.seeds),
-        tuning,
     )
 
 
@@ -308,5 +253,65 @@ def appendix_e(experiment: Experiment) -> Record:
             "PAW: 45.36 against about 50, which it attributes to the clip; its rates without clip are 1e-3 to 1e-4. "
             + ("So large an effect shows here, too" if noisy.above(plain) else "No such effect shows here"),
         ],
-        words={"here": setting.in_place_of("500 of 100")},
+        words=setting.words,
     )
+
+
+RWT_FCN, RWT_CNN, _RWT_RNN = "MNIST FCN complex", "MNIST CNN of RWT", "SMS RNN STW"
+RWT_SHORT = {
+    RWT_FCN: Setting(250, 3, (1.0, 2.0, 4.0), 3),
+    RWT_CNN: Setting(500, 1, (1.0, 2.0, 4.0), 1),
+    _RWT_RNN: Setting(100, 10, (1.0, 2.0), 10),
+}
+RWT_FULL = {
+    RWT_FCN: Setting(100, 500, (0.05, 0.1, 0.2), 20),
+    RWT_CNN: Setting(250, 200, (0.05, 0.1, 0.25), 20),
+    _RWT_RNN: Setting(100, 50, (0.1, 0.2, 0.5), 20),
+}
+_HUGE, _THEIR_SIGMA = 1.47e11, 1e-4
+"""PAW's largest ε, and the σ behind it."""
+_TABLE_6 = (
+    (RWT_FCN, 2.11, 90.06, 84.32),
+    (RWT_FCN, 0.341, 51.34, 73.06),
+    (RWT_CNN, 5.92, 97.34, 96.33),
+    (RWT_CNN, 0.341, 91.20, 95.20),
+    (_RWT_RNN, _HUGE, 88.64, 87.84),
+    (_RWT_RNN, 0.391, 79.80, 87.00),
+)
+"""Network, ε, accuracies of training in full and of RWT."""
+
+
+def table_6(experiment: Experiment) -> Record:
+    """RWT against training in full."""
+    said: list[str] = []
+    trained: list[Trained] = []
+    for network, epsilon, *theirs in some(experiment, _TABLE_6, 2):
+        setting = experiment.pick(RWT_SHORT, RWT_FULL)[network]
+        budget, sigma = (None, _THEIR_SIGMA) if epsilon == _HUGE else (epsilon, None)
+        for name, paper in zip((network, f"{network}{RWT}"), theirs, strict=True):
+            row = NetworkRow(name, budget, setting, paper, noise_multiplier=sigma, more={"paper's ε": epsilon})
+            trained.append(row.train(experiment))
+        whole, frozen = (each.private for each in trained[-2:])
+        said.append(f"{network} at ε={epsilon:.3g}: RWT is {frozen.better_than(whole)}{_idle(network, whole, frozen)}")
+    always = experiment.pick("{short_rwt}", "LSTMs {few_words}")
+    return network_record(experiment, "table-6", trained, said, {"always": always})
+
+
+def _idle(network: str, whole: Interval, frozen: Interval) -> str:
+    """Names what learned no more than the most frequent answer."""
+    least = NETWORKS[network].constant()
+    which = [way for way, each in (("trained in full", whole), ("with RWT", frozen)) if not each.exceeds(least)]
+    return f"; {' and '.join(which)} it is not above a constant answer ({100 * least:.2f} %)" if which else ""
+
+
+def table_7(experiment: Experiment) -> Record:
+    """A complex network with RWT against a simple one."""
+    setting = experiment.pick(RWT_SHORT, RWT_FULL)[RWT_FCN]
+    theirs = {RWT_FCN: 49.90, f"{RWT_FCN}{RWT}": 75.18, "MNIST FCN simple": 73.04}
+    trained = [NetworkRow(name, 0.341, setting, paper).train(experiment) for name, paper in theirs.items()]
+    whole, frozen, simple = (each.private for each in trained)
+    said = [
+        f"Against training all of it: RWT is {frozen.better_than(whole)}",
+        f"Against the simple network: RWT is {frozen.better_than(simple)}",
+    ]
+    return network_record(experiment, "table-7", trained, said, setting.words)

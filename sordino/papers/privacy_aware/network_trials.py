@@ -197,12 +197,6 @@ def some(experiment: Experiment, rows: Sequence[_T], count: int = 1) -> Sequence
 _HELD_OUT, _MOST_HELD_OUT = 0.1, 5000
 _TUNING_SEED = 1000
 _MOST_FURTHER = 3
-TUNING = (
-    "Learning rates were chosen, uncounted, on a tenth of the training records (at most 5,000), held out, by one "
-    "training for each rate with the item's noise and epochs, and the grid is extended by its own ratio, at most "
-    f"{_MOST_FURTHER} times, while the best is at an end: the trials of the record have them all. "
-    "Without noise it is Adam at 1e-3"
-)
 
 
 def best_rate(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.papers.privacy_aware import frozen_layers, network_figures, network_rows, network_trials
+from sordino.papers.privacy_aware import network_figures, network_rows, network_tables, network_trials
 from sordino.papers.privacy_aware.intervals import Interval
 from sordino.papers.privacy_aware.network_costs import first_step, fitted
 from sordino.papers.privacy_aware.network_trials import NetworkTrial
@@ -16,9 +16,9 @@ from sordino.papers.trials import Experiment
 def test_what_is_no_better_than_a_constant_answer_is_said() -> None:
     assert NETWORKS["SMS RNN STW"].constant() == pytest.approx(0.8636, abs=1e-4)
     assert 0.13 < NETWORKS["medical FCN 2×10"].constant() < 0.15
-    said = frozen_layers._idle("SMS RNN STW", Interval(0.9, 0.01), Interval(0.87, 0.01))
+    said = network_tables._idle("SMS RNN STW", Interval(0.9, 0.01), Interval(0.87, 0.01))
     assert said == "; with RWT it is not above a constant answer (86.36 %)"
-    assert not frozen_layers._idle("SMS RNN STW", Interval(0.9, 0.01), Interval(0.9, None))
+    assert not network_tables._idle("SMS RNN STW", Interval(0.9, 0.01), Interval(0.9, None))
 
 
 def test_a_figure_of_crossovers_has_seeds_enough_for_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +35,7 @@ def test_a_figure_of_crossovers_has_seeds_enough_for_intervals(monkeypatch: pyte
 
     monkeypatch.setattr(network_rows, "repeated", repeated)
     monkeypatch.setattr(network_trials, "tune_rate", lambda experiment, trial, rates, seeds: (rates[0], {}))
-    for item in (network_figures.figure_7, network_figures.figure_8, frozen_layers.figure_10):
+    for item in (network_figures.figure_7, network_figures.figure_8, network_figures.figure_10):
         record = item(Experiment())
         assert "crossover at ε of" in record.notes[0]
         assert "95% interval" in record.notes[0]
