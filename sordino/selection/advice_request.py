@@ -19,7 +19,7 @@ STRONG_WEIGHT = 1.0
 LOGISTIC_CURVATURE = 0.25
 _UNIFORM = (1 / 2, 1 / 12)
 """Mean and variance of a number between 0 and 1."""
-_LEAST_NOISE = 0.01
+LEAST_NOISE = 0.01
 LARGEST_NOISE_SHARE = 1.0
 """Private tables are worth while as long as their noise is no more than what an even cell of them counts."""
 
@@ -122,7 +122,7 @@ class AdviceRequest:
         if not categories:
             return 0.0
         enough = self._enough(median(categories))
-        return cost(Gaussian(enough), self.delta).epsilon if enough > _LEAST_NOISE else inf
+        return cost(Gaussian(enough), self.delta).epsilon if enough > LEAST_NOISE else inf
 
     @property
     def bins_pay(self) -> bool:
