@@ -20,6 +20,7 @@ from .releases import workflow_steps as workflow_steps
 from .run import Run as Run
 from .run import RunBusy as RunBusy
 from .run import RunError as RunError
+from .run import kept_json as kept_json
 from .run import whole_number as whole_number
 from .table_ledger import SELECTION as SELECTION
 from .table_ledger import TableLedger as TableLedger

@@ -176,6 +176,15 @@ class Run:
         return tensors, facts
 
 
+@contextmanager
+def kept_json(path: Path) -> Iterator[Any]:
+    """The content of a file that sordino has written; what it lacks, when used in the block, is one RunError."""
+    try:
+        yield json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
+
+
 def whole_number(facts: Mapping[str, Any], name: str, run: Run) -> int:
     """A count that a file of weights must hold."""
     if not isinstance(facts.get(name), int):

@@ -48,11 +48,11 @@ from .searching import SearchPlan as SearchPlan
 from .searching import search as search
 from .subset_search import CFS_BREEDING as CFS_BREEDING
 from .subset_search import PAFS_BREEDING as PAFS_BREEDING
+from .subset_search import PARENTS_SHARE as PARENTS_SHARE
 from .subset_search import Breeding as Breeding
 from .subset_search import Fitness as Fitness
 from .subset_search import LogisticTrials as LogisticTrials
 from .subset_search import Scores as Scores
-from .subset_search import Truncation as Truncation
 from .subset_search import cfs_genetic as cfs_genetic
 from .subset_search import logistic_fitness as logistic_fitness
 from .subset_search import pafs as pafs

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sordino.budget import BudgetExceeded, Event, Gaussian, Ledger, Planned, calibration
+from sordino.budget import BudgetExceeded, Gaussian, Ledger, Planned, calibration
 from sordino.data import DataError, Schema, Split, read_inputs, set_aside
 from sordino.mechanisms import Streams, noisy_accuracy, secret_from_seed
-from sordino.runs import Run, RunError, TableLedger, WorkflowSteps, check_budget, workflow_steps
+from sordino.runs import Run, RunError, TableLedger, WorkflowSteps, check_budget, kept_json, workflow_steps
 from sordino.selection.advice import advised_model
 from sordino.selection.advice_request import AdviceRequest
 from sordino.selection.attributes import Attributes, Mask, cfs_greedy, exact_uncertainties
@@ -36,7 +35,7 @@ _HALVINGS = 8
 _FEATURES = "features.json"
 ADVICE, USED, OUTCOME = "advice.json", "used.json", "result.json"
 """What is carried out; what predictions need besides the weights (model, schema and features); and the result."""
-_SELECTION, _TRAINING, _SCORE = "feature selection", "training", "final score"
+_TRAINING = "training"
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class AdvisedPlan:
             model = advised_model(request.at(epsilon))
             try:
                 plan = cls.advised(request.at(epsilon), schema, model)
-                check_budget(ledger, [Planned(*item) for item in plan.announcements()])
+                check_budget(ledger, plan.announcements())
             except BudgetExceeded:
                 high = epsilon
             else:
@@ -104,39 +103,17 @@ class AdvisedPlan:
         """Of a single column there is nothing to select."""
         return self.selection_noise is not None and len(self.model.columns(self.schema)) > 1
 
-    def announcements(self) -> list[tuple[Event, str, str]]:
-        selection: list[tuple[Event, str, str]] = []
-        if self.selection_noise is not None:
-            selection = [(Gaussian(self.selection_noise), _SELECTION, "train")]
-        return [
-            *selection,
-            (self.training.event, _TRAINING, "train"),
-            (Gaussian(self.score_noise), _SCORE, "validation"),
-        ]
+    @property
+    def selection_charge(self) -> Planned:
+        return Planned(Gaussian(self.selection_noise or 0.0), "feature selection")
 
+    @property
+    def score_charge(self) -> Planned:
+        return Planned(Gaussian(self.score_noise), "final score", "validation")
 
-@dataclass(frozen=True)
-class AdvisedResult:
-    """All of it may be shown: it is what the ledger's ε covers."""
-
-    features: tuple[str, ...]
-    why_these: str
-    learning_rate: float
-    accuracy: float
-    noise_of_score: float
-
-    def to_json(self) -> dict[str, Any]:
-        return vars(self) | {"features": list(self.features)}
-
-    @classmethod
-    def read(cls, path: Path) -> AdvisedResult:
-        """From the file of a finished workflow."""
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            numbers = [float(content[name]) for name in ("learning_rate", "accuracy", "noise_of_score")]
-            return cls(tuple(map(str, content["features"])), str(content["why_these"]), *numbers)
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
+    def announcements(self) -> list[Planned]:
+        selection = [] if self.selection_noise is None else [self.selection_charge]
+        return [*selection, Planned(self.training.event, _TRAINING), self.score_charge]
 
 
 def carry_out_advice(
@@ -151,11 +128,8 @@ def carry_out_advice(
     kept, private = folder / ADVICE, table.read()
     public = None if table.public is None else hashlib.sha256(table.public.read_bytes()).hexdigest()
     if kept.exists():
-        try:
-            document = json.loads(kept.read_text(encoding="utf-8"))
-            epsilon, model, known = float(document["epsilon"]), str(document["model"]), document["public"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise ValueError(f"{kept} cannot be read: it is damaged or not a file of sordino") from None
+        with kept_json(kept) as content:
+            epsilon, model, known = float(content["epsilon"]), str(content["model"]), content["public"]
         if known != public:
             raise ValueError(
                 f"{folder} was begun with another --public file, or without one: give the same, or another --out"
@@ -170,11 +144,13 @@ def carry_out_advice(
     ledger = account.opened(folder, plan.announcements())
     result = carry_out(plan, private, table.proxy_rows(), ledger, folder)
     Run(folder).write_statement(ledger.statement(unit="one row of the table", tuning=plan.tuning))
-    return request, {"model": model, **result.to_json()}, ledger
+    return request, {"model": model, **result}, ledger
 
 
-def carry_out(plan: AdvisedPlan, table: Split, proxy: ProxyRows, ledger: Ledger, folder: Path) -> AdvisedResult:
+def carry_out(plan: AdvisedPlan, table: Split, proxy: ProxyRows, ledger: Ledger, folder: Path) -> dict[str, Any]:
     """Select features, train on the part "train", score once on the part "validation"; resumes in its folder.
+
+    Gives the result as JSON values, all of which may be shown: it is what the ledger's ε covers.
 
     Guarantee: at most the announced events: one Gaussian release of pair tables and the training plan's event on
     "train", one noisy count on "validation". Learning rates come from the proxy rows and the selection, features from
@@ -185,7 +161,7 @@ def carry_out(plan: AdvisedPlan, table: Split, proxy: ProxyRows, ledger: Ledger,
         raise DataError(f"the advice was for {plan.n:,} records to train on, not {len(train):,}")
     run = Run.at(folder)
     outcome, score = folder / OUTCOME, folder / "score.json"
-    charge = Planned(Gaussian(plan.score_noise), _SCORE, "validation")
+    charge = plan.score_charge
     public = [proxy.rows] if isinstance(proxy, PublicRows) else proxy.draw(0)
     data = table_arrays(plan.schema, train, validation, *public)
     settings = repr(plan).replace("AdvisedPlan", "Steps", 1)  # as earlier versions bound their keys to it
@@ -193,7 +169,7 @@ def carry_out(plan: AdvisedPlan, table: Split, proxy: ProxyRows, ledger: Ledger,
         if outcome.exists():
             _check_finished(plan, steps)
             steps.known(score, charge)
-            return AdvisedResult.read(outcome)
+            return _finished(outcome)
         chosen = _selected(plan, train, proxy, steps)
         mask = np.array(chosen["mask"], dtype=bool)
         training = plan.model.narrowed(plan.training, plan.schema, mask)
@@ -204,16 +180,27 @@ def carry_out(plan: AdvisedPlan, table: Split, proxy: ProxyRows, ledger: Ledger,
 
         def draw(notes: Ledger, streams: Streams) -> dict[str, Any]:
             correct = predict(held) == validation.y
-            return {"accuracy": noisy_accuracy(correct, plan.score_noise, notes, _SCORE, "validation", streams)}
+            return {"accuracy": noisy_accuracy(correct, plan.score_noise, notes, charge.what, charge.part, streams)}
 
         accuracy = steps.values(score, charge, draw, run.model.read_bytes())["accuracy"]
-        noise = plan.score_noise / len(validation)
-        result = AdvisedResult(tuple(chosen["features"]), chosen["why"], rate, accuracy, noise)
+        result = {
+            "features": chosen["features"],
+            "why_these": chosen["why"],
+            "learning_rate": rate,
+            "accuracy": accuracy,
+            "noise_of_score": plan.score_noise / len(validation),
+        }
         if not (folder / USED).exists():
             weights = hashlib.sha256(run.model.read_bytes()).hexdigest()
             run.write_sealed(USED, {**_used(plan), "mask": chosen["mask"], "weights": weights})
-        run.write_json(outcome.name, result.to_json())
+        run.write_json(outcome.name, result)
     return result
+
+
+def _finished(path: Path) -> dict[str, Any]:
+    with kept_json(path) as content:
+        numbers = {name: float(content[name]) for name in ("learning_rate", "accuracy", "noise_of_score")}
+        return {"features": list(map(str, content["features"])), "why_these": str(content["why_these"]), **numbers}
 
 
 def _used(plan: AdvisedPlan) -> dict[str, Any]:
@@ -227,7 +214,7 @@ def _check_finished(plan: AdvisedPlan, steps: WorkflowSteps) -> None:
     if any(known.get(name) != value for name, value in _used(plan).items()):
         raise RunError(f"{run.folder} holds a finished workflow of another model or schema: choose another folder")
     if plan.selects_privately:
-        steps.known(run.folder / _FEATURES, _selection_charge(plan))
+        steps.known(run.folder / _FEATURES, plan.selection_charge)
 
 
 def _selected(plan: AdvisedPlan, train: Split, proxy: ProxyRows, steps: WorkflowSteps) -> dict[str, Any]:
@@ -242,7 +229,7 @@ def _selected(plan: AdvisedPlan, train: Split, proxy: ProxyRows, steps: Workflow
             order = cfs_greedy(found.uncertainties)
             return _described(plan, attributes, order.subset(order.best_size), f"CFS-Greedy. {found.in_words()}")
 
-        return steps.values(steps.run.folder / _FEATURES, _selection_charge(plan), draw)
+        return steps.values(steps.run.folder / _FEATURES, plan.selection_charge, draw)
     if plan.selects_freely and isinstance(proxy, PublicRows) and len(shown) > 1:
         order = cfs_greedy(exact_uncertainties(attributes, proxy.rows))
         mask, why = order.subset(order.best_size), f"CFS-Greedy on {len(proxy.rows):,} public rows: free."
@@ -252,10 +239,6 @@ def _selected(plan: AdvisedPlan, train: Split, proxy: ProxyRows, steps: Workflow
     chosen = _described(plan, attributes, mask, why)
     steps.run.write_json(_FEATURES, chosen)
     return chosen
-
-
-def _selection_charge(plan: AdvisedPlan) -> Planned:
-    return Planned(Gaussian(plan.selection_noise or 0.0), _SELECTION, "train")
 
 
 def _described(plan: AdvisedPlan, attributes: Attributes, mask: Mask, why: str) -> dict[str, Any]:

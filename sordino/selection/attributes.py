@@ -3,8 +3,7 @@
 Everything here is a function of public constants and of counts (exact, or released with noise by `private_tables`).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Ledger, NonPrivate
-from sordino.data import Column, DataError, Schema, Split
+from sordino.data import Column, Schema, Split
 from sordino.features import OneHot
 from sordino.mechanisms import Tables, pair_tables
 
@@ -27,26 +26,19 @@ Mask = NDArray[np.bool_]
 class Attributes:
     """The schema's columns and, last, its target, each with a fixed number of values.
 
-    Numbers fall into `bins` equal bins between their public bounds, or between the public `cuts` given for a column;
-    values outside fall into the first or last bin. The one-hot encoding makes features of a column: an indicator for
-    each category, or the number itself, which has as many values here as bins.
+    Numbers fall into `bins` equal bins between their public bounds, values outside into the first or last one. The
+    one-hot encoding makes features of a column: an indicator for each category, or the number itself, which has as many
+    values here as bins.
 
     Guarantee: codes are functions of one record and of public constants; they cost nothing until they are counted.
     """
 
     schema: Schema
     bins: int = 10
-    cuts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.bins < 2:
             raise ValueError(f"numbers need at least 2 bins, not {self.bins}")
-        numeric = {column.name for column in self.all if column.categories is None}
-        for name, cuts in self.cuts.items():
-            if name not in numeric:
-                raise DataError(f"there are cuts for {name!r}, which is not a numeric column of the schema")
-            if not cuts or any(not low < high for low, high in pairwise(cuts)) or not np.isfinite(cuts).all():
-                raise DataError(f"the cuts of {name!r} must be finite numbers, each above the one before")
 
     @property
     def all(self) -> tuple[Column, ...]:
@@ -55,9 +47,7 @@ class Attributes:
     @property
     def sizes(self) -> tuple[int, ...]:
         """How many values each attribute has, the target last."""
-        return tuple(
-            len(self._cuts(column)) + 1 if column.categories is None else len(column.categories) for column in self.all
-        )
+        return tuple(self.bins if column.categories is None else len(column.categories) for column in self.all)
 
     @property
     def owners(self) -> NDArray[np.intp]:
@@ -89,12 +79,6 @@ class Attributes:
         labels = split.y if target.categories is not None else self._binned(target, split.y)
         return np.stack([*columns, labels.astype(np.int64)], axis=1)
 
-    def _cuts(self, column: Column) -> NDArray[np.float64]:
-        if column.name in self.cuts:
-            return np.array(self.cuts[column.name], dtype=np.float64)
-        assert column.bounds is not None
-        return np.linspace(*column.bounds, self.bins + 1)[1:-1]
-
     def _codes(self, column: Column, values: "pd.Series[Any]") -> NDArray[np.int64]:
         if column.categories is None:
             return self._binned(column, values.to_numpy(dtype=np.float64))
@@ -104,7 +88,9 @@ class Attributes:
         return np.where(np.isnan(found), -1, found).astype(np.int64)
 
     def _binned(self, column: Column, values: NDArray[np.floating]) -> NDArray[np.int64]:
-        return np.searchsorted(self._cuts(column), values, side="right").astype(np.int64)
+        assert column.bounds is not None
+        cuts = np.linspace(*column.bounds, self.bins + 1)[1:-1]
+        return np.searchsorted(cuts, values, side="right").astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.budget import Composed, Event, Gaussian, Ledger, Planned, Repeated, calibration
-from sordino.data import DataError, Schema, Split, set_aside
+from sordino.budget import Composed, Gaussian, Ledger, Planned, Repeated, calibration
+from sordino.data import Schema, Split, set_aside
 from sordino.mechanisms import Streams, check_count_noise, noisy_accuracy, secret_from_seed
-from sordino.runs import Run, TableLedger, workflow_steps
+from sordino.runs import Run, RunError, TableLedger, kept_json, workflow_steps
 from sordino.selection.crossover_epsilon import crossover_in_words, crossovers, curve, draw_crossover, winning_ranges
 from sordino.selection.proxy_rows import ProxyRows
 from sordino.selection.table_models import Predict, PricedPlan, TableModel, classes_of, models_named, table_arrays
@@ -176,7 +175,8 @@ class CrossoverPlan:
         while top > target_epsilon / (1e3 * copies) and spent < target_epsilon:
             epsilons = tuple(float(f"{top * factor:.3g}") for factor in down)
             plans = _plans(models, schema, n, epsilons, delta)
-            price = ledger.epsilon_if(_together(plans, repeats))
+            together = [Repeated(plan.event, repeats) for each in plans.values() for plan in each]
+            price = ledger.epsilon_if(Composed(tuple(together)))
             if price <= target_epsilon:
                 break
             top *= _SHRINK * np.sqrt((target_epsilon - spent) / (price - spent))
@@ -198,49 +198,47 @@ class CrossoverPlan:
         """Model, number of the ε, and repeat."""
         return [(m, k, r) for m in self.models for k in range(len(self.epsilons)) for r in range(self.repeats)]
 
-    def announcements(self) -> list[tuple[Event, str, str]]:
-        """For a ledger that opens with them, before anything is drawn: then PLD prices the whole."""
-        trials = [(self.plans[model.name][k].event, _what(model, self.epsilons[k], r)) for model, k, r in self.trials()]
-        scores: list[tuple[Event, str, str]] = [
-            (Gaussian(self.score_noise), _score_of(w), "validation") for _, w in trials
-        ]
-        return [*((event, what, "train") for event, what in trials), *scores]
+    def charges(self, model: TableModel, k: int, repeat: int) -> tuple[Planned, Planned]:
+        """Of a trial: its training and its score."""
+        what = f"crossover: {model.name} at ε={self.epsilons[k]:g}, repeat {repeat + 1}"
+        score = Planned(Gaussian(self.score_noise), f"score of {what}", "validation")
+        return Planned(self.plans[model.name][k].event, what), score
 
-    def to_json(self) -> dict[str, Any]:
-        return {
+    def announcements(self) -> list[Planned]:
+        """For a ledger that opens with them, before anything is drawn: then PLD prices the whole."""
+        trainings, scores = zip(*(self.charges(*trial) for trial in self.trials()), strict=True)
+        return [*trainings, *scores]
+
+    def keep(self, path: Path, schema: Schema, rates: Rates) -> None:
+        """In the folder of the measurement, to resume from."""
+        document = {
             "models": [model.name for model in self.models],
             "epsilons": list(self.epsilons),
             "repeats": self.repeats,
             "score_noise": self.score_noise,
             "n": self.n,
+            "learning_rates": {name: list(each) for name, each in rates.items()},
+            "schema": schema.to_json(),
         }
-
-    def keep(self, path: Path, schema: Schema, rates: Rates) -> None:
-        """In the folder of the measurement, to resume from."""
-        document = self.to_json() | {"learning_rates": {name: list(each) for name, each in rates.items()}}
-        Run(path.parent).write_json(path.name, document | {"schema": schema.to_json()})
+        Run(path.parent).write_json(path.name, document)
 
     @classmethod
     def read(cls, path: Path, schema: Schema, target_delta: float) -> tuple[CrossoverPlan, Rates]:
         """The plan that `keep` has written, and its learning rates: noise follows from n, ε and δ."""
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+        with kept_json(path) as document:
             epsilons = tuple(float(epsilon) for epsilon in document["epsilons"])
             models, n = models_named(",".join(document["models"])), int(document["n"])
             repeats, noise = int(document["repeats"]), float(document["score_noise"])
             rates = {name: tuple(map(float, each)) for name, each in document["learning_rates"].items()}
-            known = document["schema"]
             sizes = {name: len(each) for name, each in rates.items()}
             if len(epsilons) < 2 or repeats < 2 or sizes != {model.name: len(epsilons) for model in models}:
                 raise ValueError("no plan is like this")
             if not all(0 < number < np.inf for number in (noise, *(rate for each in rates.values() for rate in each))):
                 raise ValueError("noise and learning rates are positive numbers")
-            if known == schema.to_json():
+            if document["schema"] == schema.to_json():
                 plans = _plans(models, schema, n, epsilons, target_delta)
                 return cls(models, plans, epsilons, n, repeats, noise), rates
-        except (OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
-            raise DataError(f"{path} cannot be read: it is damaged or not a file of sordino") from None
-        raise DataError(f"{path.parent} holds other settings: give the same schema, or another --out")
+        raise RunError(f"{path.parent} holds other settings: give the same schema, or another --out")
 
     def check_same(self, models: Sequence[TableModel], points: int, repeats: int, n: int, folder: Path) -> None:
         """Refuse to resume with other settings."""
@@ -308,12 +306,11 @@ def measure_privately(
     data = table_arrays(schema, train, validation)
     with workflow_steps(Run.at(folder), ledger, settings, data, scores) as steps:
         for number, (model, k, repeat) in enumerate(trials):
-            score, what = scores[number], _what(model, plan.epsilons[k], repeat)
-            charge = Planned(Gaussian(plan.score_noise), _score_of(what), "validation")
+            score, (paid, charge) = scores[number], plan.charges(model, k, repeat)
             if not score.exists():
                 run = Run.at(score.parent)
                 training = model.training_on(model.encode(schema, train.x), train.y, classes)
-                predict = training.train(run, plan.plans[model.name][k], rates[model.name][k], steps, what)
+                predict = training.train(run, plan.plans[model.name][k], rates[model.name][k], steps, paid.what)
                 draw = partial(_scored, predict, inputs[model.name], validation.y, plan.score_noise, charge.what)
                 steps.values(score, charge, draw, run.model.read_bytes())
             found[model.name][k, repeat] = steps.known(score, charge)["accuracy"]
@@ -333,15 +330,3 @@ def _plans(
     models: Sequence[TableModel], schema: Schema, n: int, epsilons: Sequence[float], delta: float
 ) -> dict[str, tuple[PricedPlan, ...]]:
     return {model.name: tuple(model.plan(schema, n, epsilon, delta) for epsilon in epsilons) for model in models}
-
-
-def _together(plans: Mapping[str, tuple[PricedPlan, ...]], repeats: int) -> Event:
-    return Composed(tuple(Repeated(plan.event, repeats) for each in plans.values() for plan in each))
-
-
-def _what(model: TableModel, epsilon: float, repeat: int) -> str:
-    return f"crossover: {model.name} at ε={epsilon:g}, repeat {repeat + 1}"
-
-
-def _score_of(what: str) -> str:
-    return f"score of {what}"

@@ -3,10 +3,9 @@
 The dense and convolutional spaces are PAW's Tables XI and XII, with the frozen layers of its random search.
 """
 
-import json
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import Enum
+from enum import StrEnum
 from math import prod
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -57,9 +56,6 @@ class Space(Protocol, Generic[C]):
     def widest(self) -> Iterable[C]:
         """The widest candidate of each kind and depth: if these can be built, all can."""
 
-    def read(self, document: dict[str, Any]) -> C:
-        """The candidate from its JSON."""
-
     def to_json(self) -> dict[str, Any]: ...
 
 
@@ -76,14 +72,17 @@ def check_buildable(space: Space[C], shape: tuple[int, ...], classes: int) -> No
         require_memory(network, str(candidate))
 
 
-class Activation(Enum):
+class Activation(StrEnum):
     RELU = "relu"
     SIGMOID = "sigmoid"
     TANH = "tanh"
 
-    def layer(self) -> nn.Module:
-        layers: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}
-        return layers[self.value]()
+
+_ACTIVATIONS: dict[Activation, type[nn.Module]] = {
+    Activation.RELU: nn.ReLU,
+    Activation.SIGMOID: nn.Sigmoid,
+    Activation.TANH: nn.Tanh,
+}
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class DenseLayer:
     """A frozen layer keeps its random initial weights."""
 
     def __str__(self) -> str:
-        return f"{self.units} {self.activation.value}{'' if self.trainable else ' frozen'}"
+        return f"{self.units} {self.activation}{'' if self.trainable else ' frozen'}"
 
 
 @dataclass(frozen=True)
@@ -110,15 +109,14 @@ class Dense:
         parts: list[nn.Module] = [nn.Flatten()]
         width = prod(shape)
         for layer in self.layers:
-            parts += [nn.Linear(width, layer.units).requires_grad_(layer.trainable), layer.activation.layer()]
+            parts += [nn.Linear(width, layer.units).requires_grad_(layer.trainable), _ACTIVATIONS[layer.activation]()]
             # Dropout acts on each example alone, so the clip still bounds its gradient.
             parts += [nn.Dropout(self.dropout)] if self.dropout else []
             width = layer.units
         return nn.Sequential(*parts, nn.Linear(width, classes))
 
     def to_json(self) -> dict[str, Any]:
-        layers = [asdict(layer) | {"activation": layer.activation.value} for layer in self.layers]
-        return {"network": "dense", **vars(self), "layers": layers}
+        return {"network": "dense", **asdict(self)}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> "Dense":
@@ -187,11 +185,8 @@ class DenseSpace:
         layers = tuple(DenseLayer(max(widths)) for widths in self.widths)
         return (Dense(layers[:depth], self.learning_rates[0]) for depth in range(1, len(layers) + 1))
 
-    def read(self, document: dict[str, Any]) -> Dense:
-        return Dense.from_json(document)
-
     def to_json(self) -> dict[str, Any]:
-        return {"space": "dense", **vars(self), "activations": [activation.value for activation in self.activations]}
+        return {"space": "dense", **vars(self)}
 
     def _layer(self, place: int, generator: np.random.Generator) -> DenseLayer:
         units, activation = one_of(self.widths[place], generator), one_of(self.activations, generator)
@@ -272,42 +267,36 @@ class ConvolutionalSpace:
     def crossover(self, one: Convolutional, other: Convolutional, generator: np.random.Generator) -> Convolutional:
         parents = (one, other)
         blocks, filters, units, rate = (one_of(parents, generator) for _ in range(4))
-        trainable = []
-        for place in range(blocks.blocks):
-            donors = [parent.trainable[place] for parent in parents if parent.blocks > place]
-            trainable.append(one_of(donors, generator))
-        trainable.append(one_of(parents, generator).trainable[-1])
-        return Convolutional(
-            blocks=blocks.blocks,
-            filters=filters.filters,
-            units=units.units,
-            trainable=tuple(trainable),
-            learning_rate=rate.learning_rate,
-            dropout=self.dropout,
-        )
+        trainable = [
+            one_of([parent.trainable[place] for parent in parents if parent.blocks > place], generator)
+            for place in range(blocks.blocks)
+        ]
+        dense = one_of(parents, generator).trainable[-1]
+        kept = (*trainable, dense)
+        return Convolutional(blocks.blocks, filters.filters, units.units, kept, rate.learning_rate, self.dropout)
 
     def mutate(self, candidate: Convolutional, generator: np.random.Generator) -> Convolutional:
-        gene = int(generator.integers(4 + (len(candidate.trainable) if self.freezing else 0)))
-        if gene == 0:
-            blocks = another(self.blocks, candidate.blocks, generator)
+        genes = {
+            "blocks": self.blocks,
+            "filters": self.filters,
+            "units": self.units,
+            "learning_rate": self.learning_rates,
+        }
+        gene = int(generator.integers(len(genes) + (len(candidate.trainable) if self.freezing else 0)))
+        if gene >= len(genes):
+            flipped = [trained != (place == gene - len(genes)) for place, trained in enumerate(candidate.trainable)]
+            return replace(candidate, trainable=tuple(flipped))
+        name = list(genes)[gene]
+        changed: dict[str, Any] = {name: another(genes[name], getattr(candidate, name), generator)}
+        if name == "blocks":
             *convolutions, dense = candidate.trainable
-            more = [self._trainable(generator) for _ in range(blocks - candidate.blocks)]
-            return replace(candidate, blocks=blocks, trainable=(*convolutions[:blocks], *more, dense))
-        if gene == 1:
-            return replace(candidate, filters=another(self.filters, candidate.filters, generator))
-        if gene == 2:
-            return replace(candidate, units=another(self.units, candidate.units, generator))
-        if gene == 3:
-            return replace(candidate, learning_rate=another(self.learning_rates, candidate.learning_rate, generator))
-        flipped = [trained != (place == gene - 4) for place, trained in enumerate(candidate.trainable)]
-        return replace(candidate, trainable=tuple(flipped))
+            more = [self._trainable(generator) for _ in range(changed["blocks"] - candidate.blocks)]
+            changed["trainable"] = (*convolutions[: changed["blocks"]], *more, dense)
+        return replace(candidate, **changed)
 
     def widest(self) -> Iterator[Convolutional]:
         filters, units, rate = max(self.filters), max(self.units), self.learning_rates[0]
         return (Convolutional(blocks, filters, units, (True,) * (blocks + 1), rate) for blocks in self.blocks)
-
-    def read(self, document: dict[str, Any]) -> Convolutional:
-        return Convolutional.from_json(document)
 
     def to_json(self) -> dict[str, Any]:
         return {"space": "convolutional", **vars(self)}
@@ -337,13 +326,6 @@ class Grid(Generic[C]):
 
     def widest(self) -> tuple[C, ...]:
         return self.candidates
-
-    def read(self, document: dict[str, Any]) -> C:
-        # Tuples become lists in JSON and compare unequal: compare both as text.
-        for candidate in self.candidates:
-            if json.dumps(candidate.to_json(), sort_keys=True) == json.dumps(document, sort_keys=True):
-                return candidate
-        raise ValueError("this candidate is not in the grid")
 
     def to_json(self) -> dict[str, Any]:
         return {"space": "grid", "candidates": [candidate.to_json() for candidate in self.candidates]}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 from sordino.budget import (
     BudgetExceeded,
@@ -35,7 +35,7 @@ from sordino.data import (
 )
 from sordino.features import as_array
 from sordino.mechanisms import ScoreNoise, score_deviation
-from sordino.runs import Run, RunError, TableLedger, check_budget, kind_of, spending
+from sordino.runs import Run, RunError, TableLedger, check_budget, kept_json, kind_of, spending
 from sordino.selection.executors import Executor
 from sordino.selection.search_data import SearchData, check_source, feature_of
 from sordino.selection.search_methods import GenerationalSearch, GeneticSearch, RandomSearch, SearchMethod, Stage
@@ -308,11 +308,9 @@ def classify_by_search(folder: str | Path, file: Path) -> list[str]:
     kept = _read(run)
     if kept is None or not (run.folder / OUTCOME).exists():
         raise RunError(f"the search in {folder} is not finished: rerun its command with --out {folder} to resume it")
-    try:
-        chosen = json.loads((run.folder / OUTCOME).read_text(encoding="utf-8"))["chosen"]
-        candidate, diverged = read_candidate(chosen["candidate"]), bool(chosen["diverged"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise RunError(f"{run.folder / OUTCOME} cannot be read: it is damaged, or not a file of sordino") from None
+    with kept_json(run.folder / OUTCOME) as content:
+        candidate = read_candidate(content["chosen"]["candidate"])
+        diverged = bool(content["chosen"]["diverged"])
     if diverged:
         raise RunError(f"the search in {folder} has no model: the training it chose diverged")
     _, _, _, facts = kept
@@ -335,14 +333,11 @@ def _read(run: Run) -> tuple[dict[str, Any], Plan, ScoreNoise, Facts] | None:
     path = run.folder / _WORKFLOW
     if not path.exists():
         return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        asked, noise = dict(content["asked"]), from_json(content["noise"])
-        if isinstance(noise, Laplace | Gaussian):
-            return asked, Plan.from_json(content["plan"]), noise, Facts.from_json(content["facts"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        pass
-    raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino")
+    with kept_json(path) as content:
+        noise = from_json(content["noise"])
+        if not isinstance(noise, Laplace | Gaussian):
+            raise ValueError("scores have Laplace or Gaussian noise")
+        return dict(content["asked"]), Plan.from_json(content["plan"]), noise, Facts.from_json(content["facts"])
 
 
 def _best_on_public(
@@ -361,4 +356,4 @@ def _best_on_public(
         seed=prepared.seed,
         on_result=on_result,
     )
-    return request.space.read(found.candidate.to_json())
+    return cast(C, found.candidate)

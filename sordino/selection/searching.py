@@ -4,7 +4,6 @@ A search is replayed: its secret key decides every candidate and every number of
 read from their folders. So a search killed at any point ends as it would have ended.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -28,10 +27,10 @@ from sordino.mechanisms import (
     check_count_noise,
     data_tag,
 )
-from sordino.runs import Binding, Key, Purpose, Run, RunError, charged_key, check_budget, digest
+from sordino.runs import Binding, Key, Purpose, Run, RunError, charged_key, check_budget, digest, kept_json
 from sordino.selection.executors import Executor, InProcess
 from sordino.selection.search_methods import Round, SearchMethod, Stage
-from sordino.selection.search_spaces import C, Space, check_buildable
+from sordino.selection.search_spaces import C, Space, check_buildable, read_candidate
 from sordino.selection.trials import FinishedTrial, TrialData, TrialResult, TrialTask
 from sordino.training import Plan
 
@@ -245,12 +244,9 @@ def _release(run: Run, plan: SearchPlan[C], chosen: FinishedTrial, paid: list[st
 def _finished(run: Run, plan: SearchPlan[C], ledger: Ledger | None) -> TrialResult:
     """What a finished search found, without looking at anything again; only beside the ledger that paid for it."""
     path = run.folder / OUTCOME
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+    with kept_json(path) as content:
         same, paid = content["digest"] == plan.digest, list(content["paid"])
-        chosen = TrialResult(**content["chosen"] | {"candidate": plan.space.read(content["chosen"]["candidate"])})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
+        chosen = TrialResult(**content["chosen"] | {"candidate": read_candidate(content["chosen"]["candidate"])})
     if not same:
         raise RunError(f"{run.folder} holds a finished search with other settings: choose another folder")
     if ledger is not None and (not paid or any(ledger.number_of(name) is None for name in paid)):

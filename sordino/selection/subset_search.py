@@ -20,38 +20,22 @@ Parents = Callable[[Scores, int, np.random.Generator], NDArray[np.intp]]
 """Scores of a population, how many → that many members to breed from."""
 
 
-@dataclass(frozen=True)
-class Truncation:
-    """Parents are drawn from the best share of the population (Algorithm 4, line 4).
-
-    The paper does not name the share. Beside .4 (Algorithm 2's), a tenth finds subsets of greater merit on Adult (.190
-    for .159) and of the same on Breast Cancer (.136); CFS-Greedy finds .201 and .137.
-    """
-
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"the share of parents lies in (0, 1], not {self.share!r}")
-
-    def __call__(self, scores: Scores, count: int, generator: np.random.Generator) -> NDArray[np.intp]:
-        best = np.argsort(-scores, kind="stable")[: max(2, round(self.share * len(scores)))]
-        return np.asarray(generator.choice(best, count))
+PARENTS_SHARE = 0.1
+"""Of the population, in `truncation`. The paper does not name it. Beside .4 (Algorithm 2's), a tenth finds subsets of
+greater merit on Adult (.190 for .159) and of the same on Breast Cancer (.136); CFS-Greedy finds .201 and .137."""
+_TOURNAMENT = 3
 
 
-@dataclass(frozen=True)
-class Tournament:
+def truncation(scores: Scores, count: int, generator: np.random.Generator) -> NDArray[np.intp]:
+    """Parents drawn from the best share of the population (Algorithm 4, line 4)."""
+    best = np.argsort(-scores, kind="stable")[: max(2, round(PARENTS_SHARE * len(scores)))]
+    return np.asarray(generator.choice(best, count))
+
+
+def tournament(scores: Scores, count: int, generator: np.random.Generator) -> NDArray[np.intp]:
     """Each parent is the best of a few drawn at random (as DEAP does, which PAFS was made with)."""
-
-    size: int = 3
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"a tournament has at least one member, not {self.size}")
-
-    def __call__(self, scores: Scores, count: int, generator: np.random.Generator) -> NDArray[np.intp]:
-        drawn = generator.integers(0, len(scores), (count, self.size))
-        return np.asarray(drawn[np.arange(count), scores[drawn].argmax(axis=1)])
+    drawn = generator.integers(0, len(scores), (count, _TOURNAMENT))
+    return np.asarray(drawn[np.arange(count), scores[drawn].argmax(axis=1)])
 
 
 @dataclass(frozen=True)
@@ -95,7 +79,6 @@ class BestSubset:
     score: float
     unique: int
     """Different subsets that were scored."""
-    best_by_generation: tuple[float, ...]
 
 
 def evolve(
@@ -113,7 +96,7 @@ def evolve(
     """
     known: dict[bytes, float] = {}
     masks = breeding.first(features, generator)
-    best, history = (masks[0], -np.inf), []
+    best = (masks[0], -np.inf)
     for generation in range(breeding.generations + 1):
         keys = [row.tobytes() for row in np.packbits(masks, axis=1)]
         new = list({key: i for i, key in enumerate(keys) if key not in known}.items())
@@ -127,27 +110,21 @@ def evolve(
             top = int(scores.argmax())
             if scores[top] > best[1]:
                 best = (fresh[top].copy(), float(scores[top]))
-        history.append(best[1])
         if len(new) > allowed or generation == breeding.generations:
             break
         masks = breeding.next(masks, np.array([known[key] for key in keys]), parents, generator)
-    return BestSubset(*best, len(known), tuple(history))
+    return BestSubset(*best, len(known))
 
 
 CFS_BREEDING = Breeding(population=5000)
 
 
-def cfs_genetic(
-    found: Uncertainties,
-    generator: np.random.Generator,
-    breeding: Breeding = CFS_BREEDING,
-    parents: Parents = Truncation(),  # noqa: B008 (frozen)
-) -> BestSubset:
+def cfs_genetic(found: Uncertainties, generator: np.random.Generator, breeding: Breeding = CFS_BREEDING) -> BestSubset:
     """CFS-GA (Algorithm 4): the subset of greatest merit that a genetic search finds.
 
     Guarantee: post-processing of the uncertainties; the generator decides nothing about privacy.
     """
-    return evolve(lambda masks: merits(found, masks), len(found.names), breeding, parents, generator)
+    return evolve(lambda masks: merits(found, masks), len(found.names), breeding, truncation, generator)
 
 
 def random_subset(features: int, size: int, generator: np.random.Generator) -> Mask:
@@ -189,7 +166,6 @@ def pafs(
     ledger: Ledger | None = None,
     most_trials: int | None = None,
     breeding: Breeding = PAFS_BREEDING,
-    parents: Parents = Tournament(),  # noqa: B008 (frozen)
 ) -> BestSubset:
     """The subset of the best score that a genetic search finds; scores are of validation records, never of test ones.
 
@@ -205,7 +181,7 @@ def pafs(
     if most < 1:
         raise ValueError(f"a search needs at least one trial, not {most}")
     if ledger is None or cost is None:
-        return evolve(fitness, features, breeding, parents, generator, most)
+        return evolve(fitness, features, breeding, tournament, generator, most)
     ledger.refuse_add_remove()
     entries = [ledger.begin(cost.training, most, "PAFS: trainings", "train")]
     if cost.score is not None:
@@ -219,7 +195,7 @@ def pafs(
             ledger.raise_count(entry, done)
         return fitness(masks)
 
-    return evolve(charged, features, breeding, parents, generator, most)
+    return evolve(charged, features, breeding, tournament, generator, most)
 
 
 @dataclass(frozen=True)

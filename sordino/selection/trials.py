@@ -20,7 +20,7 @@ from torch import nn
 from sordino.budget import Ledger
 from sordino.gradients import Choices
 from sordino.mechanisms import ScoreNoise, Stream, bound_streams, uncharged_accuracy
-from sordino.runs import Diverged, Run, RunError
+from sordino.runs import Diverged, Run, RunError, kept_json
 from sordino.selection.search_spaces import SearchCandidate
 from sordino.training import (
     SGD,
@@ -210,12 +210,9 @@ def _kept(run: Run, task: TrialTask) -> FinishedTrial | None:
     path = run.folder / _RESULT
     if not path.exists():
         return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+    with kept_json(path) as content:
         known, number = content.pop("candidate"), content.pop("number")
         result = TrialResult(task.candidate, **content)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise RunError(f"{path} cannot be read: it is damaged, or not a file of sordino") from None
     # JSON turns tuples into lists: compare what was kept with what would be kept now.
     if (known, number) != (json.loads(json.dumps(task.candidate.to_json())), task.number):
         raise RunError(f"{path} is of another candidate than this search draws: it is not this search's folder")

@@ -17,7 +17,7 @@ from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
 from sordino.mechanisms.streams import secret_from_seed
 from sordino.runs import Run, RunError, key, kind_of
-from sordino.selection.advised_training import AdvisedPlan, AdvisedResult, carry_out, classify_by_advice
+from sordino.selection.advised_training import AdvisedPlan, carry_out, classify_by_advice
 from sordino.selection.proxy_rows import PublicRows
 from sordino.selection.table_models import MODELS
 from sordino.training import Plan
@@ -42,7 +42,7 @@ def rows(seed: int, n: int = 100) -> Split:
 TABLE, PUBLIC = rows(0), rows(1)
 
 
-def done(folder: Path, steps: AdvisedPlan = LOGISTIC, table: Split = TABLE, public: Split = PUBLIC) -> AdvisedResult:
+def done(folder: Path, steps: AdvisedPlan = LOGISTIC, table: Split = TABLE, public: Split = PUBLIC) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     path = folder / "ledger.json"
     ledger = Ledger.open(path) if path.exists() else Ledger(20.0, 1e-5, path=path, planned=steps.announcements())
@@ -123,7 +123,7 @@ def test_features_of_public_rows_are_bound_to_all_of_them(tmp_path: Path, monkey
     result = done(tmp_path, steps)
     done(tmp_path, steps, public=rows(3))  # finished: nothing is drawn, nor written
     assert (tmp_path / "features.json").read_bytes() == chosen
-    assert result.features == ("a",)
+    assert result["features"] == ["a"]
 
 
 @pytest.fixture(scope="module")

@@ -42,9 +42,6 @@ def test_numbers_fall_into_public_bins_whatever_they_are():
     schema = Schema((Column("a", bounds=(0, 10)),), Column("y", bounds=(0, 1)))
     split = Split(pd.DataFrame({"a": [-5.0, 0, 4.9, 5, 10, 1e9]}), np.array([-1, 0, 0.4, 0.6, 1, 2]))
     assert Attributes(schema, bins=2).codes(split).tolist() == [[0, 0], [0, 0], [0, 0], [1, 1], [1, 1], [1, 1]]
-    cut = Attributes(schema, bins=2, cuts={"a": (0.5, 1, 9)})
-    assert cut.sizes == (4, 2)
-    assert cut.codes(split)[:, 0].tolist() == [0, 0, 2, 2, 3, 3]
 
 
 def test_a_word_outside_the_categories_is_an_empty_value(schema):
@@ -52,10 +49,7 @@ def test_a_word_outside_the_categories_is_an_empty_value(schema):
     assert Attributes(schema).codes(Split(frame, np.array([0, 2])))[:, 0].tolist() == [1, -1]
 
 
-@pytest.mark.parametrize("cuts", [{"copy": (1.0,)}, {"absent": (1.0,)}, {"number": ()}, {"number": (2.0, 1.0)}])
-def test_cuts_that_are_none(schema, cuts):
-    with pytest.raises(DataError, match="cuts"):
-        Attributes(schema, cuts=cuts)
+def test_one_bin_is_refused(schema):
     with pytest.raises(ValueError, match="2 bins"):
         Attributes(schema, bins=1)
 

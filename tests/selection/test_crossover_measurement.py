@@ -119,7 +119,7 @@ def test_a_private_measurement_fits_into_its_ledger(tmp_path: Path) -> None:
     again, rates = CrossoverPlan.read(path, SCHEMA, 1e-5)
     assert (again, repr(again)) == (plan, repr(plan))  # its words are what a measurement's key is bound to
     assert rates == {"logistic": (1.0, 1.0), "linear": (0.1, 0.4)}
-    with pytest.raises(DataError, match="same schema"):
+    with pytest.raises(RunError, match="same schema"):
         CrossoverPlan.read(path, Schema(SCHEMA.columns[1:], SCHEMA.target), 1e-5)
     with pytest.raises(ValueError, match="2 repeats"):
         CrossoverPlan.calibrated((LOGISTIC, LINEAR), SCHEMA, 800, 3, 1, Ledger(1.0, 1e-5), 1.0)
@@ -150,7 +150,7 @@ def test_a_damaged_plan_gives_one_line(change: dict[str, Any], tmp_path: Path) -
     path = Run.at(tmp_path).folder / "measurement.json"
     plan.keep(path, SCHEMA, {"logistic": (1.0, 1.0), "linear": (0.1, 0.4)})
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(RunError, match="cannot be read"):
         CrossoverPlan.read(path, SCHEMA, 1e-5)
 
 

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from sordino.selection.search_spaces import Convolutional, ConvolutionalSpace, Dense, DenseLayer, DenseSpace
+from sordino.selection.search_spaces import (
+    Convolutional,
+    ConvolutionalSpace,
+    Dense,
+    DenseLayer,
+    DenseSpace,
+    read_candidate,
+)
 
 SPACES = [DenseSpace(), DenseSpace(freezing=True), ConvolutionalSpace(), ConvolutionalSpace(freezing=True)]
 
@@ -60,7 +67,7 @@ def test_whatever_is_drawn_crossed_or_mutated_is_of_the_space(space, seed: int) 
         shape = (3, 32, 32) if isinstance(candidate, Convolutional) else (20,)
         model = candidate.build(shape, 4)
         assert sizes(model)[1] > 0
-        assert space.read(json.loads(json.dumps(candidate.to_json()))) == candidate
+        assert read_candidate(json.loads(json.dumps(candidate.to_json()))) == candidate
         if isinstance(candidate, Dense):
             assert all(layer.units in space.widths[place] for place, layer in enumerate(candidate.layers))
             assert space.freezing or all(layer.trainable for layer in candidate.layers)

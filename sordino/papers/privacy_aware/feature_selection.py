@@ -34,13 +34,13 @@ from sordino.papers.trials import Experiment, Result
 from sordino.selection import (
     CFS_BREEDING,
     PAFS_BREEDING,
+    PARENTS_SHARE,
     Breeding,
     BudgetSplit,
     Fitness,
     LogisticTrials,
     Mask,
     Scores,
-    Truncation,
     cfs_genetic,
     cfs_greedy,
     exact_uncertainties,
@@ -160,7 +160,7 @@ def table_10(experiment: Experiment) -> Record:
         ],
         words={
             "here": f"{effort.fits * effort.splits} fits of each in place of 1,000",
-            "share": f"{Truncation().share:g}",
+            "share": f"{PARENTS_SHARE:g}",
         },
     )
 
