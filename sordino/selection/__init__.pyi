@@ -46,6 +46,7 @@ from .search_workflow import classify_by_search as classify_by_search
 from .search_workflow import open_search as open_search
 from .searching import SearchPlan as SearchPlan
 from .searching import search as search
+from .sources import PrivateTable as PrivateTable
 from .subset_search import CFS_BREEDING as CFS_BREEDING
 from .subset_search import PAFS_BREEDING as PAFS_BREEDING
 from .subset_search import PARENTS_SHARE as PARENTS_SHARE
@@ -61,7 +62,6 @@ from .table_models import TableModel as TableModel
 from .table_models import classes_of as classes_of
 from .table_models import models_named as models_named
 from .table_models import usual_models as usual_models
-from .table_source import PrivateTable as PrivateTable
 from .trials import TrialData as TrialData
 from .trials import TrialResult as TrialResult
 from .trials import correct_predictions as correct_predictions

@@ -18,6 +18,7 @@ from sordino.selection.advice_request import AdviceRequest
 from sordino.selection.attributes import Attributes, Mask, cfs_greedy, exact_uncertainties
 from sordino.selection.private_tables import private_uncertainties, tables_plan
 from sordino.selection.proxy_rows import ProxyRows, PublicRows
+from sordino.selection.sources import PrivateTable
 from sordino.selection.table_models import (
     MODELS,
     BinnedLogisticModel,
@@ -28,7 +29,6 @@ from sordino.selection.table_models import (
     table_arrays,
     touched,
 )
-from sordino.selection.table_source import PrivateTable
 
 _REHEARSALS = 3
 _HALVINGS = 8

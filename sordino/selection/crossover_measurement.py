@@ -18,8 +18,8 @@ from sordino.mechanisms import Streams, check_count_noise, noisy_accuracy, secre
 from sordino.runs import Run, RunError, TableLedger, kept_json, workflow_steps
 from sordino.selection.crossover_epsilon import crossover_in_words, crossovers, curve, draw_crossover, winning_ranges
 from sordino.selection.proxy_rows import ProxyRows
+from sordino.selection.sources import PrivateTable
 from sordino.selection.table_models import Predict, PricedPlan, TableModel, classes_of, models_named, table_arrays
-from sordino.selection.table_source import PrivateTable
 
 _STEP_DOWN = 2.0
 """Between neighbouring ε of a private measurement: each then costs about a quarter of the next, in squares."""

@@ -37,12 +37,11 @@ from sordino.features import as_array
 from sordino.mechanisms import ScoreNoise, score_deviation
 from sordino.runs import Run, RunError, TableLedger, check_budget, kept_json, kind_of, spending
 from sordino.selection.executors import Executor
-from sordino.selection.search_data import SearchData, check_source, feature_of
 from sordino.selection.search_methods import GenerationalSearch, GeneticSearch, RandomSearch, SearchMethod, Stage
 from sordino.selection.search_spaces import C, Grid, Space, check_buildable, read_candidate
 from sordino.selection.searching import OUTCOME, OnResult, SearchPlan, is_begun, search
-from sordino.selection.table_source import refuse_private_as_public
-from sordino.selection.trials import TrialData, TrialResult, correct_predictions, predicted_classes
+from sordino.selection.sources import SearchData, check_source, feature_of, refuse_private_as_public
+from sordino.selection.trials import TrialData, TrialResult, predicted_classes
 from sordino.training import Plan, as_expected
 
 _WORKFLOW = "workflow.json"
@@ -141,7 +140,35 @@ class OpenSearch(Generic[C]):
 
     def outcome(self, found: TrialResult) -> dict[str, Any]:
         """What the search found and spent, as JSON values; writes the privacy statement."""
-        return search_outcome(self.run, self.prepared, self.ledger, found) | spending(self.ledger)
+        plan, public, data = self.prepared.training, self.prepared.public, self.prepared.data
+        held_out, terms = len(data.parts.validation_y), self.ledger.terms
+        where = f"on {public.name}, taken to be public: free" if public else "on the private records: counted above"
+        tuning = f"this search was done {where}"
+        self.run.write_statement(self.ledger.statement(unit=data.facts.protected, tuning=tuning))
+        accuracy = None
+        if data.test is not None and not found.diverged:
+            predicted = predicted_classes(found.candidate, self.run, data.test.x, data.parts.classes)
+            accuracy = float((predicted == data.test.y).mean())
+        alone = plan.epsilon(terms.target_delta or 0.0, terms.adjacency)
+        claimed = None if public else claimed_search_epsilon(self.prepared.request.method, alone, held_out)
+        return {
+            "candidate": found.candidate.to_json(),
+            "in_words": str(found.candidate),
+            "validation_accuracy": min(1.0, max(0.0, found.score)),
+            "best_of_several": public is None,
+            "noise_of_score": score_deviation(self.prepared.noise) / held_out,
+            "test_accuracy": accuracy,
+            "diverged": found.diverged,
+            "parameters": found.parameters,
+            "trained_parameters": found.trained,
+            "epsilon_of_one_training": alone,
+            "claimed_epsilon": claimed,
+            "noise_multiplier": plan.noise_multiplier,
+            "steps": plan.steps,
+            "n": plan.sampler.n,
+            "run": str(self.run.folder),
+            **spending(self.ledger),
+        }
 
 
 @contextmanager
@@ -254,37 +281,6 @@ def calibrated(ledger: Ledger, request: SearchRequest[C], method: SearchMethod, 
     if request.score_epsilon is not None:
         return plan, Laplace(1 / request.score_epsilon)
     return plan, Gaussian(least_noise("validation", lambda sigma: method.stages(Gaussian(1.0), Gaussian(sigma))))
-
-
-def search_outcome(run: Run, prepared: PreparedSearch[C], ledger: Ledger, found: TrialResult) -> dict[str, Any]:
-    """What a search found and cost, as JSON values; writes the privacy statement."""
-    plan, public, test = prepared.training, prepared.public, prepared.data.test
-    validation_size = len(prepared.data.parts.validation_y)
-    where = f"on {public.name}, taken to be public: free" if public else "on the private records: counted above"
-    statement = ledger.statement(unit=prepared.data.facts.protected, tuning=f"this search was done {where}")
-    run.write_statement(statement)
-    scored = test is not None and not found.diverged
-    alone = plan.epsilon(ledger.terms.target_delta or 0.0, ledger.terms.adjacency)
-    return {
-        "candidate": found.candidate.to_json(),
-        "in_words": str(found.candidate),
-        "validation_accuracy": min(1.0, max(0.0, found.score)),
-        "best_of_several": public is None,
-        "noise_of_score": score_deviation(prepared.noise) / validation_size,
-        "test_accuracy": float(correct_predictions(found.candidate, run, test).mean()) if test and scored else None,
-        "diverged": found.diverged,
-        "parameters": found.parameters,
-        "trained_parameters": found.trained,
-        "epsilon": statement["epsilon"],
-        "delta": ledger.terms.target_delta,
-        "accountant": statement["accountant"],
-        "epsilon_of_one_training": alone,
-        "claimed_epsilon": None if public else claimed_search_epsilon(prepared.request.method, alone, validation_size),
-        "noise_multiplier": plan.noise_multiplier,
-        "steps": plan.steps,
-        "n": plan.sampler.n,
-        "run": str(run.folder),
-    }
 
 
 def claimed_search_epsilon(method: SearchMethod, training_epsilon: float, validation_size: int) -> float | None:

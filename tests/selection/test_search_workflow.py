@@ -9,7 +9,7 @@ import pytest
 
 from sordino.budget import BudgetExceeded, Composed, Gaussian, Laplace, Ledger, NonPrivate, Repeated, cost
 from sordino.budget.events import to_json
-from sordino.data import Column, DataError
+from sordino.data import Column, DataError, Split
 from sordino.data.schema import Schema
 from sordino.runs import Run, RunError
 from sordino.selection import (
@@ -23,7 +23,7 @@ from sordino.selection import (
     TrialData,
     search,
 )
-from sordino.selection.search_workflow import SearchData, begun_search, calibrated, prepare_search, search_outcome
+from sordino.selection.search_workflow import SearchData, begun_search, calibrated, prepare_search
 
 GRID = Grid((Dense((), 0.5), Dense((DenseLayer(4, trainable=False),), 0.5)))
 REQUEST = SearchRequest(RandomSearch(2.0), GRID, epochs=2, expected_batch_size=20)
@@ -33,15 +33,14 @@ def search_within(run, request, data, ledger, *, public=None, on_result=lambda r
     prepared = prepare_search(run, request, data, ledger, public=public)
     with begun_search(run, prepared, ledger, on_result=on_result) as job:
         found = search(run, job.plan, job.parts, job.ledger, on_result=job.on_private_result)
-    return search_outcome(run, prepared, ledger, found)
+    return job.outcome(found)
 
 
 @pytest.fixture
 def records(data: TrialData) -> SearchData:
     columns = tuple(Column(name, bounds=(-1.0, 1.0)) for name in "abcde")
     facts = Schema(columns, Column("y", categories=("no", "yes"))).facts(90, "mine")
-    public = replace(data, train_x=data.train_x[:1], train_y=data.train_y[:1])
-    return SearchData("mine", facts, data, public)
+    return SearchData("mine", facts, data, Split(data.validation_x, data.validation_y))
 
 
 @pytest.mark.parametrize("method", [GeneticSearch(2, 3), RandomSearch(4.0), GenerationalSearch((3.0, 2.0))], ids=repr)

@@ -1,13 +1,17 @@
-"""A private table before anything is read off it: its schema, its number of records, and rows to use in its place."""
+"""Where a workflow's records come from: a private table before anything is read off it, and the parts of a search."""
 
 import filecmp
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sordino.data import (
     DataError,
+    Dataset,
+    Facts,
     Schema,
     Split,
     cell_blocks,
@@ -16,9 +20,12 @@ from sordino.data import (
     number_set_aside,
     read_cells,
     read_table,
+    set_aside,
     under,
 )
+from sordino.features import Feature, OneHot, Pixels, Scaled, as_array
 from sordino.selection.proxy_rows import ProxyRows, PublicRows, SyntheticRows
+from sordino.selection.trials import TrialData
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -129,3 +136,73 @@ def _read_schema(schema: Path, target: str | None) -> Schema:
     if target not in (None, known.target.name):
         raise DataError(f"{schema} has the target {known.target.name!r}, and --target says {target!r}: make them agree")
     return known
+
+
+@dataclass(frozen=True, eq=False)
+class SearchData:
+    """Two disjoint parts to search on, and a benchmark's published test records, if it has any."""
+
+    name: str
+    facts: Facts
+    parts: TrialData
+    test: Split | None
+    """Public, to be scored exactly."""
+    schema: dict[str, Any] | None = None
+    """The schema that was given, as JSON values."""
+
+    @classmethod
+    def read(cls, source: str, *, schema: Schema | None = None, target: str | None = None) -> "SearchData":
+        """A named dataset, or a .csv or .parquet file under its schema.
+
+        Guarantee: encoding uses public bounds and categories, and the parts come from a record's place in the file
+        alone; nothing is read off the records, so it costs nothing.
+        """
+        dataset = _dataset(source, schema, target)
+        if dataset.facts.task != "classification" or dataset.facts.classes is None:
+            raise DataError(
+                f"{source} is of the kind {dataset.facts.kind} with the task {dataset.facts.task}: searching and "
+                "tuning are for classes of images, vectors or table rows"
+            )
+        feature, classes = feature_of(dataset.facts, source), len(dataset.facts.classes)
+        # A table takes more memory than its numbers, and images less: split and copy the smaller of the two.
+        if dataset.facts.kind == "table":
+            dataset = replace(dataset, train=Split(as_array(feature(dataset.train.x)), dataset.train.y))
+            train, held_out = set_aside(dataset.train)
+        else:
+            train, held_out = (Split(as_array(feature(part.x)), part.y) for part in set_aside(dataset.train))
+        parts = TrialData(train.x, train.y, held_out.x, held_out.y, classes)
+        test = Split(as_array(feature(dataset.test.x)), dataset.test.y) if len(dataset.test) else None
+        return cls(dataset.name, dataset.facts, parts, test, None if schema is None else schema.to_json())
+
+
+def check_source(source: str) -> None:
+    if not is_named(source) and not Path(source).exists():
+        raise DataError(f"{source} is neither a file nor a named dataset; `sordino data list` names those")
+
+
+def feature_of(facts: Facts, name: str) -> Feature:
+    """How examples become numbers, by public facts alone."""
+    if facts.kind == "image" and facts.value_range is not None:
+        return Pixels(white=facts.value_range[1])
+    if facts.kind == "vector" and facts.value_range is not None:
+        return Scaled(*facts.value_range)
+    if facts.kind == "table" and facts.columns is not None:
+        return OneHot(facts.columns)
+    raise DataError(f"{name} has examples of kind {facts.kind}: searches are for images, vectors and tables")
+
+
+def _dataset(source: str, schema: Schema | None, target: str | None) -> Dataset:
+    check_source(source)
+    if schema is not None and target not in (None, schema.target.name):
+        raise DataError(
+            f"the schema's target is {schema.target.name!r}, not {target!r}; correct --target or the schema"
+        )
+    if is_named(source):
+        return load(source) if schema is None else under(load(source), schema)
+    if schema is None:
+        raise DataError(
+            "a table of your own needs the public domains of its columns: give --schema, or --target and a public "
+            "table with --public to infer them from"
+        )
+    rows = read_table(source, schema)
+    return Dataset(Path(source).name, schema.facts(len(rows), source), rows, rows.take(np.arange(0)))
