@@ -225,6 +225,11 @@ def _marginal(tables: Tables, attribute: int) -> Array:
     return np.asarray(shares)
 
 
+def check_size(size: int, features: int) -> None:
+    if not 1 <= size <= features:
+        raise ValueError(f"a subset has 1 to {features} features, not {size}")
+
+
 def merits(found: Uncertainties, masks: Mask) -> NDArray[np.float64]:
     """Of each subset (subsets, features): k·(mean with the label) / √(k + k(k−1)·(mean between)), 0 of the empty one.
 
@@ -247,8 +252,7 @@ class GreedyOrder:
 
     def subset(self, size: int) -> Mask:
         """CFS-Greedy's subset of this size as a mask."""
-        if not 1 <= size <= len(self.order):
-            raise ValueError(f"a subset has 1 to {len(self.order)} features, not {size}")
+        check_size(size, len(self.order))
         mask = np.zeros(len(self.order), dtype=bool)
         mask[self.order[:size]] = True
         return mask

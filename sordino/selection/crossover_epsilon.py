@@ -98,7 +98,8 @@ def crossovers(
     epsilons: ArrayLike, accuracies: Mapping[str, ArrayLike], confidence: float = 0.95
 ) -> dict[tuple[str, str], Crossover]:
     """Of every pair of models, which are given from the simplest to the most complex."""
-    _check_models(accuracies)
+    if len(accuracies) < 2:
+        raise ValueError(f"a crossover needs at least two models, not {len(accuracies)}")
     return {
         (first, second): crossover(epsilons, accuracies[first], accuracies[second], confidence)
         for first, second in combinations(accuracies, 2)
@@ -197,11 +198,6 @@ def _check_accuracies(accuracies: ArrayLike, grid: Array) -> Array:
 def _check_confidence(confidence: float) -> None:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie strictly between 0 and 1, not {confidence!r}")
-
-
-def _check_models(accuracies: Mapping[str, ArrayLike]) -> None:
-    if len(accuracies) < 2:
-        raise ValueError(f"a crossover needs at least two models, not {len(accuracies)}")
 
 
 def draw_crossover(

@@ -16,7 +16,14 @@ from sordino.budget import Composed, Gaussian, Ledger, Planned, Repeated, calibr
 from sordino.data import Schema, Split, set_aside
 from sordino.mechanisms import Streams, check_count_noise, noisy_accuracy, secret_from_seed
 from sordino.runs import Run, RunError, TableLedger, kept_json, workflow_steps
-from sordino.selection.crossover_epsilon import crossover_in_words, crossovers, curve, draw_crossover, winning_ranges
+from sordino.selection.crossover_epsilon import (
+    Curve,
+    crossover_in_words,
+    crossovers,
+    curve,
+    draw_crossover,
+    winning_ranges,
+)
 from sordino.selection.proxy_rows import ProxyRows
 from sordino.selection.sources import PrivateTable
 from sordino.selection.table_models import Predict, PricedPlan, TableModel, classes_of, models_named, table_arrays
@@ -40,19 +47,15 @@ class MeasuredAccuracies:
     where: str
     """What they were measured on, in words."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "measured_on": self.where,
-            "epsilons": list(self.epsilons),
-            "accuracies": {name: values.tolist() for name, values in self.accuracies.items()},
-            "learning_rates": {name: list(rates) for name, rates in self.learning_rates.items()},
-        }
+    @property
+    def curves(self) -> list[Curve]:
+        return [curve(name, self.epsilons, values) for name, values in self.accuracies.items()]
 
     def report(
         self, models: Sequence[TableModel], schema: Schema, target_epsilon: float, confidence: float = 0.95
     ) -> dict[str, Any]:
         """Which model is best at which ε, and where they cross, as JSON values."""
-        ranges = winning_ranges([curve(name, self.epsilons, values) for name, values in self.accuracies.items()])
+        ranges = winning_ranges(self.curves)
         best = next((each for each in ranges if target_epsilon <= each.high), ranges[-1])
         return {
             "parameters": {model.name: model.parameters(schema) for model in models},
@@ -64,13 +67,15 @@ class MeasuredAccuracies:
                 {"simple": simple, "complex": other, **found.to_json(), "words": crossover_in_words(found)}
                 for (simple, other), found in crossovers(self.epsilons, self.accuracies, confidence).items()
             ],
-            **self.to_json(),
+            "measured_on": self.where,
+            "epsilons": list(self.epsilons),
+            "accuracies": {name: values.tolist() for name, values in self.accuracies.items()},
+            "learning_rates": {name: list(rates) for name, rates in self.learning_rates.items()},
         }
 
     def draw(self, path: Path, title: str, confidence: float = 0.95) -> None:
         """The curves and their crossovers, as PNG."""
-        curves = [curve(name, self.epsilons, values) for name, values in self.accuracies.items()]
-        draw_crossover(curves, crossovers(self.epsilons, self.accuracies, confidence), path, title)
+        draw_crossover(self.curves, crossovers(self.epsilons, self.accuracies, confidence), path, title)
 
 
 def epsilon_grid(target_epsilon: float, points: int) -> tuple[float, ...]:

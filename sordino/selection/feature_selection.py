@@ -10,7 +10,7 @@ from sordino.budget import Composed, Event, Gaussian, Ledger, calibration, print
 from sordino.data import Column, DataError, Schema, Split
 from sordino.features import OneHot
 from sordino.mechanisms import PairTables, bounds_event
-from sordino.selection.attributes import Attributes, Mask, cfs_greedy, merits
+from sordino.selection.attributes import Attributes, Mask, cfs_greedy, check_size, merits
 from sordino.selection.private_tables import private_uncertainties, tables_plan
 from sordino.selection.subset_search import Breeding, LogisticTrials, cfs_genetic, logistic_fitness, pafs, random_subset
 from sordino.training import require_memory_for_logistic
@@ -112,7 +112,8 @@ class CfsSelection:
 
     def _planned(self, schema: Schema, ledger: Ledger, target: float) -> tuple[Event, PairTables]:
         """The event of private bounds, and tables with the least noise that together bring "train" to the target."""
-        _check_size(schema, self.size)
+        if self.size is not None:
+            check_size(self.size, len(Attributes(schema).names))
         delta = ledger.terms.target_delta
         before: Event = Composed(())
         if delta is None:
@@ -191,15 +192,9 @@ class RandomSelection:
     size: int
 
     def check(self, schema: Schema, n: int, ledger: Ledger, target: float) -> None:
-        _check_size(schema, self.size)
+        check_size(self.size, len(Attributes(schema).names))
 
     def select(self, schema: Schema, train: Split, validation: Split, ledger: Ledger, target: float) -> Selection:
         attributes = Attributes(schema)
         mask = random_subset(len(attributes.names), self.size, np.random.default_rng())
         return Selection.of(attributes, mask, "Drawn at random: no record was read.")
-
-
-def _check_size(schema: Schema, size: int | None) -> None:
-    features = len(Attributes(schema).names)
-    if size is not None and not 1 <= size <= features:
-        raise ValueError(f"a subset has 1 to {features} features, not {size}")

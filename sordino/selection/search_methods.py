@@ -6,7 +6,7 @@ A method yields rounds of candidates to try, and finds their results in the list
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol
 
 import numpy as np
 
@@ -69,6 +69,7 @@ class GeneticSearch:
     scores, so the search is stated to cost all that was announced.
     """
 
+    hides_trials: ClassVar[bool] = False
     generations: int = 6
     population: int = 10
     kept: float = 0.4
@@ -82,10 +83,6 @@ class GeneticSearch:
             raise ValueError("a genetic search needs at least one generation and one candidate")
         if not (0 < self.kept <= 1 and 0 <= self.lucky <= 1 and 0 <= self.mutation <= 1):
             raise ValueError("the shares kept and lucky and the rate of mutation lie between 0 and 1")
-
-    @property
-    def hides_trials(self) -> bool:
-        return False
 
     def stages(self, training: Event, score: Event) -> tuple[Stage, ...]:
         return (Stage("every trial", self.generations * self.population, training, score),)
@@ -135,15 +132,12 @@ class RandomSearch:
     number is drawn from the distribution that is charged, under the search's secret key.
     """
 
+    hides_trials: ClassVar[bool] = True
     mean_trials: float = 400.0
     shape: float = 1.0
 
     def __post_init__(self) -> None:
         _check((self.mean_trials,))
-
-    @property
-    def hides_trials(self) -> bool:
-        return True
 
     def stages(self, training: Event, score: Event) -> tuple[Stage, ...]:
         return (_stage("the best of a random number of trials", training, score, self.mean_trials, self.shape),)
@@ -164,6 +158,7 @@ class GenerationalSearch:
     draws from is no secret, and choosing the best winner by score is free.
     """
 
+    hides_trials: ClassVar[bool] = True
     mean_trials: tuple[float, ...] = (40.0, 20.0, 10.0)
     mutation: float = 0.7
     shape: float = 1.0
@@ -172,10 +167,6 @@ class GenerationalSearch:
         _check(self.mean_trials)
         if not 0 <= self.mutation <= 1:
             raise ValueError(f"the rate of mutation lies between 0 and 1, not {self.mutation!r}")
-
-    @property
-    def hides_trials(self) -> bool:
-        return True
 
     def stages(self, training: Event, score: Event) -> tuple[Stage, ...]:
         of = len(self.mean_trials)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sordino.budget import Event, Gaussian, Ledger, Repeated, calibration
 from sordino.mechanisms import Stream, Streams, check_count_noise, noisy_counts
-from sordino.selection.attributes import Mask, Uncertainties, merits
+from sordino.selection.attributes import Mask, Uncertainties, check_size, merits
 from sordino.training import GaussianObjective, LogisticPlan, data_norm, fit_many, least_tolerance, noise_ridge, scores
 
 Vectors = NDArray[Any]
@@ -129,8 +129,7 @@ def cfs_genetic(found: Uncertainties, generator: np.random.Generator, breeding: 
 
 def random_subset(features: int, size: int, generator: np.random.Generator) -> Mask:
     """The baseline: a subset of this size that looks at nothing, and so costs nothing."""
-    if not 1 <= size <= features:
-        raise ValueError(f"a subset has 1 to {features} features, not {size}")
+    check_size(size, features)
     mask = np.zeros(features, dtype=bool)
     mask[generator.choice(features, size, replace=False)] = True
     return mask
