@@ -3,7 +3,7 @@
 The dense and convolutional spaces are PAW's Tables XI and XII, with the frozen layers of its random search.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from math import prod
@@ -19,26 +19,12 @@ _T = TypeVar("_T")
 _MOST_PARAMETERS = 100_000_000
 
 
-class SearchCandidate(Hashable, Protocol):
-    """All that a search may vary of a training; equal values are the same candidate.
+C = TypeVar("C", bound="Dense | Convolutional")
+"""All that a search may vary of a training; equal values are the same candidate.
 
-    Sampler, noise multiplier and steps are not part of it: every candidate's training costs the same.
-    """
-
-    @property
-    def learning_rate(self) -> float: ...
-
-    @property
-    def l2_clip(self) -> float | None:
-        """None takes the plan's. Noise is in units of the clip, so a different clip costs the same."""
-
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """The network for examples of this shape; frozen layers take no gradient. ValueError if it cannot be built."""
-
-    def to_json(self) -> dict[str, Any]: ...
-
-
-C = TypeVar("C", bound=SearchCandidate)
+Sampler, noise multiplier and steps are not part of it: every candidate's training costs the same. A clip of None is the
+plan's; noise is in units of the clip, so another one costs the same.
+"""
 
 
 class Space(Protocol, Generic[C]):
@@ -305,6 +291,9 @@ class ConvolutionalSpace:
         return not self.freezing or bool(generator.integers(2))
 
 
+Network = Dense | Convolutional
+
+
 @dataclass(frozen=True)
 class Grid(Generic[C]):
     """A list of candidates, each equally likely: settings of one network to tune, or a single one to train."""
@@ -331,7 +320,7 @@ class Grid(Generic[C]):
         return {"space": "grid", "candidates": [candidate.to_json() for candidate in self.candidates]}
 
 
-def read_candidate(document: dict[str, Any]) -> Dense | Convolutional:
+def read_candidate(document: dict[str, Any]) -> Network:
     """A network that a search chose, from its JSON."""
     networks: dict[str, type[Dense] | type[Convolutional]] = {"dense": Dense, "convolutional": Convolutional}
     return networks[document["network"]].from_json(document)

@@ -6,11 +6,10 @@ whole trial before it began, and is never seen by the process that runs it.
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from sordino.budget import Ledger
 from sordino.gradients import Choices
 from sordino.mechanisms import ScoreNoise, Stream, bound_streams, uncharged_accuracy
 from sordino.runs import Diverged, Run, RunError, kept_json
-from sordino.selection.search_spaces import SearchCandidate
+from sordino.selection.search_spaces import Network
 from sordino.training import (
     SGD,
     DenseNetwork,
@@ -78,7 +77,7 @@ class TrialTask:
 
     number: int
     folder: Path
-    candidate: SearchCandidate
+    candidate: Network
     plan: Plan
     momentum: float
     adjacency: str
@@ -92,7 +91,7 @@ class TrialTask:
 class TrialResult:
     """What a trial found out about its candidate: all that a search may ever show of a trial."""
 
-    candidate: SearchCandidate
+    candidate: Network
     score: float
     """The accuracy on the validation records, with the search's noise."""
     diverged: bool
@@ -172,12 +171,12 @@ def shared_network(task: TrialTask, data: TrialData) -> str | None:
     return words(model) if gains else None
 
 
-def correct_predictions(candidate: SearchCandidate, run: Run, data: TrialData) -> NDArray[np.bool_]:
+def correct_predictions(candidate: Network, run: Run, data: TrialData) -> NDArray[np.bool_]:
     """Which validation records the run's model classifies correctly: as private as they are."""
     return np.asarray(predicted_classes(candidate, run, data.validation_x, data.classes) == data.validation_y)
 
 
-def predicted_classes(candidate: SearchCandidate, run: Run, x: NDArray[np.float32], classes: int) -> NDArray[np.int64]:
+def predicted_classes(candidate: Network, run: Run, x: NDArray[np.float32], classes: int) -> NDArray[np.int64]:
     """The number of each example's class, by the run's model."""
     model = candidate.build(x.shape[1:], classes).eval()
     model.load_state_dict(run.read_tensors(run.model)[0])
@@ -189,8 +188,7 @@ def predicted_classes(candidate: SearchCandidate, run: Run, x: NDArray[np.float3
 def _trainable(task: TrialTask, data: TrialData, place: tuple[int, int]) -> Trainable:
     build = partial(task.candidate.build, data.shape, data.classes)
     if shared_network(task, data) is not None:
-        dense = cast("Callable[[], nn.Sequential]", build)
-        return DenseNetwork(dense, softmax_slope, place=place)
+        return DenseNetwork(build, softmax_slope, place=place)
     choices = _dense_choices(build(), task.plan.sampler.expected_batch_size)
     return trainable_network(build, cross_entropy, choices)
 
