@@ -1,4 +1,3 @@
-from .advice import Answer as Answer
 from .advice import advise as advise
 from .advice import measured_request as measured_request
 from .advice_request import AdviceRequest as AdviceRequest
@@ -13,7 +12,6 @@ from .attributes import cfs_greedy as cfs_greedy
 from .attributes import exact_uncertainties as exact_uncertainties
 from .attributes import uncertainties as uncertainties
 from .crossover_epsilon import crossover as crossover
-from .crossover_measurement import MeasuredAccuracies as MeasuredAccuracies
 from .crossover_measurement import epsilon_grid as epsilon_grid
 from .crossover_measurement import measure_on_proxy as measure_on_proxy
 from .crossover_measurement import measure_within_budget as measure_within_budget
@@ -27,7 +25,6 @@ from .feature_selection import RandomSelection as RandomSelection
 from .feature_selection import Selection as Selection
 from .feature_selection import SelectionMethod as SelectionMethod
 from .feature_selection import selection_target as selection_target
-from .private_tables import TARGET_WEIGHT as TARGET_WEIGHT
 from .private_tables import consistent_tables as consistent_tables
 from .private_tables import tables_plan as tables_plan
 from .proxy_rows import SyntheticRows as SyntheticRows
@@ -58,14 +55,12 @@ from .subset_search import cfs_genetic as cfs_genetic
 from .subset_search import logistic_fitness as logistic_fitness
 from .subset_search import pafs as pafs
 from .subset_search import random_subset as random_subset
-from .table_models import TableModel as TableModel
 from .table_models import classes_of as classes_of
 from .table_models import models_named as models_named
 from .table_models import usual_models as usual_models
 from .trials import TrialData as TrialData
 from .trials import TrialResult as TrialResult
 from .trials import correct_predictions as correct_predictions
-from .tuning import BestTrial as BestTrial
 from .tuning import best_of_trials as best_of_trials
 from .tuning import clip_then_rate as clip_then_rate
 from .tuning import rate_by_line as rate_by_line

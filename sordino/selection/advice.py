@@ -179,7 +179,7 @@ def _one_hot(s: AdviceRequest) -> Reply:
 
 
 def _images(s: AdviceRequest) -> Reply:
-    share = BudgetSplit.proposed(s.epsilon, s.delta, selects=True, tunes=False)
+    share = BudgetSplit.proposed(s.epsilon, s.delta, selects=True)
     noise, even = share.noise(SELECTION_SHARE) * sqrt(2 * s.width), s.trained / s.width
     widths = {"all": s.width, "pooled": s.width // _POOL**2, "pca": _COMPONENTS}
     weights = {name: (width + 1) * s.outputs for name, width in widths.items()}

@@ -13,7 +13,7 @@ from sordino.selection.attributes import Attributes
 from sordino.selection.private_tables import tables_plan
 from sordino.selection.table_models import BINS, encoded_width
 
-SELECTION_SHARE, TUNING_SHARE = 0.15, 0.15
+SELECTION_SHARE = 0.15
 STRONG_WEIGHT = 1.0
 """What a good feature is taken to do: change the odds by the factor e, from one bound or category to the other."""
 LOGISTIC_CURVATURE = 0.25
@@ -45,10 +45,10 @@ class BudgetSplit:
         calibration.check_target(self.target_epsilon)
 
     @classmethod
-    def proposed(cls, target_epsilon: float, target_delta: float, *, selects: bool, tunes: bool) -> "BudgetSplit":
-        """What is not done privately leaves its share to the training."""
-        selection, tuning = SELECTION_SHARE * selects, TUNING_SHARE * tunes
-        return cls(target_epsilon, target_delta, selection, tuning, 1 - selection - tuning)
+    def proposed(cls, target_epsilon: float, target_delta: float, *, selects: bool) -> "BudgetSplit":
+        """Tuning has no share: learning rates come from proxy rows, free. Nor has a selection that is not private."""
+        selection = SELECTION_SHARE * selects
+        return cls(target_epsilon, target_delta, selection, 0.0, 1 - selection)
 
     @property
     def whole_noise(self) -> float:
@@ -162,7 +162,7 @@ class AdviceRequest:
         if len(self.columns) < 2 or self.facts.task not in ("classification", "regression"):
             return inf, 0.0, inf
         attributes = Attributes(Schema.of(self.facts))
-        share = BudgetSplit.proposed(self.epsilon, self.delta, selects=True, tunes=False)
+        share = BudgetSplit.proposed(self.epsilon, self.delta, selects=True)
         try:
             plan = tables_plan(attributes, share.noise(SELECTION_SHARE))
         except ValueError:  # tables of more cells than a machine holds
@@ -174,8 +174,7 @@ class AdviceRequest:
 
     @cached_property
     def split(self) -> BudgetSplit:
-        """Tuning has no share: learning rates come from proxy rows, free."""
-        return BudgetSplit.proposed(self.epsilon, self.delta, selects=self.selects, tunes=False)
+        return BudgetSplit.proposed(self.epsilon, self.delta, selects=self.selects)
 
     @cached_property
     def training_noise(self) -> float:

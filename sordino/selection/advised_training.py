@@ -225,7 +225,7 @@ def _selected(plan: AdvisedPlan, train: Split, proxy: ProxyRows, steps: Workflow
         tables = tables_plan(attributes, plan.selection_noise)
 
         def draw(notes: Ledger, streams: Streams) -> dict[str, Any]:
-            found = private_uncertainties(attributes, train, tables, notes, "train", streams)
+            found = private_uncertainties(attributes, train, tables, notes, streams)
             order = cfs_greedy(found.uncertainties)
             return _described(plan, attributes, order.subset(order.best_size), f"CFS-Greedy. {found.in_words()}")
 

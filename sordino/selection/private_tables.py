@@ -89,12 +89,7 @@ class PrivateUncertainties:
 
 
 def private_uncertainties(
-    attributes: Attributes,
-    split: Split,
-    plan: PairTables,
-    ledger: Ledger,
-    part: str = "train",
-    streams: Streams | None = None,
+    attributes: Attributes, split: Split, plan: PairTables, ledger: Ledger, streams: Streams | None = None
 ) -> PrivateUncertainties:
     """All symmetrical uncertainties from noisy tables of all pairs of columns.
 
@@ -107,24 +102,17 @@ def private_uncertainties(
     if len(split) == 0:
         raise ValueError("a selection needs at least one record")
     codes = attributes.codes(split)
-    released = consistent_tables(plan.release(codes, ledger, "feature selection", part, streams), plan, len(split))
-    label = len(plan.sizes) - 1
-    with_target = sum(label in pair for pair in released.dependent)
-    return PrivateUncertainties(
-        uncertainties(attributes, released.tables), plan, len(split), with_target, len(released.dependent) - with_target
-    )
+    released = plan.release(codes, ledger, "feature selection", "train", streams)
+    tables, dependent = consistent_tables(released, plan, len(split))
+    with_target = sum(len(plan.sizes) - 1 in pair for pair in dependent)
+    found = uncertainties(attributes, tables)
+    return PrivateUncertainties(found, plan, len(split), with_target, len(dependent) - with_target)
 
 
-@dataclass(frozen=True, eq=False)
-class ConsistentTables:
-    """Tables of non-negative counts that sum to n, and the pairs that depend on each other beyond noise and chance."""
-
-    tables: Tables
-    dependent: frozenset[tuple[int, int]]
-
-
-def consistent_tables(noisy: Tables, plan: PairTables, n: int) -> ConsistentTables:
+def consistent_tables(noisy: Tables, plan: PairTables, n: int) -> tuple[Tables, set[tuple[int, int]]]:
     """The best estimate of the tables behind the noise: equal marginals in all, shrunk dependence, nothing negative.
+
+    And the pairs that depend on each other beyond noise and chance.
 
     Averaging what several tables say of one attribute cuts noise; the least-squares correction spreads the difference
     over a table's cells. What is left beside independence is shrunk by James and Stein's factor: noise looks like
@@ -133,7 +121,8 @@ def consistent_tables(noisy: Tables, plan: PairTables, n: int) -> ConsistentTabl
     Guarantee: post-processing of what `plan.release` released.
     """
     marginals = [onto_simplex(_average(noisy, plan, attribute), n) for attribute in range(len(plan.sizes))]
-    tables, dependent = {}, set()
+    tables: Tables = {}
+    dependent = set()
     for pair, counts in noisy.items():
         first, second = (marginals[attribute] for attribute in pair)
         independent = np.outer(first, second) / n
@@ -154,7 +143,7 @@ def consistent_tables(noisy: Tables, plan: PairTables, n: int) -> ConsistentTabl
         by_chance = n * (1 - ((first / n) ** 2).sum()) * (1 - ((second / n) ** 2).sum())
         if dimensions and found > (by_noise + by_chance) / dimensions * chi2.isf(_SELDOM, dimensions):
             dependent.add(pair)
-    return ConsistentTables(tables, frozenset(dependent))
+    return tables, dependent
 
 
 def onto_simplex(values: Array, total: float) -> Array:

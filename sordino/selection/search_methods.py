@@ -6,7 +6,7 @@ A method yields rounds of candidates to try, and finds their results in the list
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -32,14 +32,8 @@ class Stage:
         return ("train", self.training), ("validation", self.score)
 
 
-@dataclass(frozen=True)
-class Round(Generic[C]):
-    """Candidates to try next, at the expense of this stage."""
-
-    stage: int
-    candidates: Iterable[C]
-
-
+Rounds = Iterator[tuple[int, Iterable[C]]]
+"""Again and again the number of a stage, and candidates to try next at its expense."""
 Randomness = Callable[[str, int], np.random.Generator]
 """A purpose and a number → a generator, the same whenever the search is replayed."""
 
@@ -52,7 +46,7 @@ class SearchMethod(Protocol):
     def stages(self, training: Event, score: Event) -> tuple[Stage, ...]:
         """What the whole search may draw, fixed before the first output."""
 
-    def rounds(self, space: Space[C], randomness: Randomness, trials: list[FinishedTrial]) -> Iterator[Round[C]]:
+    def rounds(self, space: Space[C], randomness: Randomness, trials: list[FinishedTrial]) -> Rounds[C]:
         """Candidates, round by round; `trials` holds all finished ones by number. The best of them all wins."""
 
     def to_json(self) -> dict[str, Any]: ...
@@ -87,11 +81,11 @@ class GeneticSearch:
     def stages(self, training: Event, score: Event) -> tuple[Stage, ...]:
         return (Stage("every trial", self.generations * self.population, training, score),)
 
-    def rounds(self, space: Space[C], randomness: Randomness, trials: list[FinishedTrial]) -> Iterator[Round[C]]:
+    def rounds(self, space: Space[C], randomness: Randomness, trials: list[FinishedTrial]) -> Rounds[C]:
         population = self._distinct(space.draw, randomness("first population", 0))
         for generation in range(self.generations):
             known = {trial.result.candidate for trial in trials}
-            yield Round(0, [candidate for candidate in population if candidate not in known])
+            yield 0, [candidate for candidate in population if candidate not in known]
             scores = {trial.result.candidate: trial.result.score for trial in trials}
             ranked = sorted(population, key=lambda candidate: -scores[candidate])
             population = self._evolved(space, ranked, randomness("evolution", generation))
@@ -142,9 +136,9 @@ class RandomSearch:
     def stages(self, training: Event, score: Event) -> tuple[Stage, ...]:
         return (_stage("the best of a random number of trials", training, score, self.mean_trials, self.shape),)
 
-    def rounds(self, space: Space[C], randomness: Randomness, trials: list[FinishedTrial]) -> Iterator[Round[C]]:
+    def rounds(self, space: Space[C], randomness: Randomness, trials: list[FinishedTrial]) -> Rounds[C]:
         count = number_of_trials(self.mean_trials, self.shape, randomness("number of trials", 0))
-        yield Round(0, (space.draw(randomness("candidates", place)) for place in range(count)))
+        yield 0, (space.draw(randomness("candidates", place)) for place in range(count))
 
     def to_json(self) -> dict[str, Any]:
         return {"method": "random", **vars(self)}
@@ -175,13 +169,13 @@ class GenerationalSearch:
             for place, mean in enumerate(self.mean_trials, 1)
         )
 
-    def rounds(self, space: Space[C], randomness: Randomness, trials: list[FinishedTrial]) -> Iterator[Round[C]]:
+    def rounds(self, space: Space[C], randomness: Randomness, trials: list[FinishedTrial]) -> Rounds[C]:
         last: C | None = None
         for generation, mean in enumerate(self.mean_trials):
             count = number_of_trials(mean, self.shape, randomness("number of trials", generation))
             generators = (randomness(f"candidates of generation {generation}", place) for place in range(count))
             candidates = [self._candidate(space, last, generator) for generator in generators]
-            yield Round(generation, candidates)
+            yield generation, candidates
             last = candidates[int(np.argmax([trial.result.score for trial in trials[-count:]]))]
 
     def to_json(self) -> dict[str, Any]:

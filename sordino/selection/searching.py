@@ -5,7 +5,7 @@ read from their folders. So a search killed at any point ends as it would have e
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from sordino.mechanisms import (
 )
 from sordino.runs import Binding, Key, Purpose, Run, RunError, charged_key, check_budget, digest, kept_json
 from sordino.selection.executors import Executor, InProcess
-from sordino.selection.search_methods import Round, SearchMethod, Stage
+from sordino.selection.search_methods import SearchMethod, Stage
 from sordino.selection.search_spaces import C, Space, check_buildable, read_candidate
 from sordino.selection.trials import FinishedTrial, TrialData, TrialResult, TrialTask
 from sordino.training import Plan
@@ -123,9 +123,9 @@ def search(
                 return key.streams_for({"search": purpose}).generator(Stream.SAMPLING, number)
 
             tasks, trials = _Tasks(plan, ledger, key, folder), list[FinishedTrial]()
-            for wanted in plan.method.rounds(plan.space, randomness, trials):
+            for stage, candidates in plan.method.rounds(plan.space, randomness, trials):
                 finished = []
-                for trial in work(tasks.of(wanted)):
+                for trial in work(tasks.of(stage, candidates)):
                     finished.append(trial)
                     if ledger is None or not plan.method.hides_trials:
                         on_result(trial.result)
@@ -148,15 +148,15 @@ class _Tasks(Generic[C]):
     folder: Path
     begun: int = 0
 
-    def of(self, wanted: Round[C]) -> Iterator[TrialTask]:
+    def of(self, stage: int, candidates: Iterable[C]) -> Iterator[TrialTask]:
         """Released trials are charged to their stage one by one, hidden ones once for all."""
         hidden = self.plan.method.hides_trials
         if hidden:
-            self._charge(wanted.stage, 1)
-        for number, candidate in enumerate(wanted.candidates, self.begun):
+            self._charge(stage, 1)
+        for number, candidate in enumerate(candidates, self.begun):
             self.begun = number + 1
             if not hidden:
-                self._charge(wanted.stage, self.begun)
+                self._charge(stage, self.begun)
             plan = self.plan.training
             yield TrialTask(
                 number=number,

@@ -89,8 +89,8 @@ class Benchmark:
     def private(self, noise_multiplier: float, generator: np.random.Generator) -> Uncertainties:
         """From noisy tables, as a private selection releases them; not charged here, since the benchmark is public."""
         plan = tables_plan(self.attributes, noise_multiplier)
-        released = consistent_tables(plan.noised(self.counts, generator), plan, len(self.train))
-        return uncertainties(self.attributes, released.tables)
+        tables, _ = consistent_tables(plan.noised(self.counts, generator), plan, len(self.train))
+        return uncertainties(self.attributes, tables)
 
     def greedy_orders(
         self, tables_noise: float | None, count: int, generator: np.random.Generator
@@ -202,7 +202,7 @@ def budgeted(regime: Regime, n: int, width: int, epsilon: float) -> Budgeted:
 @lru_cache(maxsize=256)
 def selection_event(epsilon: float) -> Gaussian:
     """The release of the tables within a whole workflow of this ε."""
-    split = BudgetSplit.proposed(epsilon, DELTA, selects=True, tunes=False)
+    split = BudgetSplit.proposed(epsilon, DELTA, selects=True)
     return Gaussian(split.noise(split.selection))
 
 
