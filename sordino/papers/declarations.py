@@ -31,6 +31,8 @@ class Declaration:
     seeds: Mapping[str, int] = field(default_factory=dict)
     of: int = 5
     tuning: str = ""
+    published: Sequence[Any] = ()
+    """The paper's figures, a list for each row; what each has, its code says."""
     axes: Sequence[str] = ("", "", "")
     """x, y and which of them are logarithmic: "", "x" or "xy"."""
     claim: str = ""

@@ -31,25 +31,15 @@ from sordino.papers.records import Cell, Record
 from sordino.papers.trials import Experiment
 
 _WORKFLOWS = ("STW", "PAW")
-_PAIRS: tuple[tuple[str, float, tuple[float, float], tuple[float, float]], ...] = (
-    ("MNIST FCN", 2.11, (93.10, 94.94), (97.54, 96.34)),
-    ("Fashion-MNIST FCN", 2.11, (85.00, 86.74), (89.62, 87.70)),
-    ("Location-30 FCN", 1.54, (66.74, 74.78), (94.88, 91.88)),
-    ("SVHN FCN", 2.58, (72.90, 76.10), (85.32, 84.12)),
-    ("CIFAR-10 FCN", 2.34, (40.12, 43.66), (57.14, 45.36)),
-    ("MNIST CNN", 4.39, (96.88, 97.86), (99.42, 99.38)),
-    ("SVHN CNN", 5.38, (82.72, 84.72), (91.68, 90.90)),
-    ("CIFAR-10 CNN", 4.87, (47.76, 50.22), (67.54, 61.46)),
-)
-"""Table I: name, ε, accuracies of STW's and PAW's network by DP-SGD and by SGD."""
 _ALWAYS_FULL = ("MNIST FCN", "Fashion-MNIST FCN", "Location-30 FCN")
 _STAND_IN = {"Location-30 FCN": 2.0}
 """Trained at the paper's σ of Purchase-100, for which it stands: the paper's ε means something else on its records."""
 
 
 def _table_1_rows(experiment: Experiment) -> list[NetworkRow]:
-    rows = []
-    for name, epsilon, private, plain in _PAIRS[2:3] if experiment.quick else _PAIRS:
+    """Published are a pair's name, ε, and accuracies of STW's and PAW's network by DP-SGD and by SGD."""
+    rows, pairs = [], declared(PAPER)["table-1"].published
+    for name, epsilon, private, plain in pairs[2:3] if experiment.quick else pairs:
         full = name in _ALWAYS_FULL or experiment.full
         setting = (FULL_CNN if full else SHORT_CNN) if "CNN" in name else (FULL_FCN if full else SHORT_FCN)
         length = "in full" if full else f"reduced: {setting.epochs:g} epochs"
@@ -102,22 +92,17 @@ def choices(experiment: Experiment) -> Record:
     )
 
 
-_TABLE_4: dict[float, tuple[tuple[float, float], tuple[float, float], tuple[float, float], int, int]] = {
-    4.39: ((96.88, 99.42), (97.86, 99.38), (96.30, 99.48), 300, 100),
-    2.98: ((96.61, 99.34), (97.40, 99.28), (95.90, 99.36), 150, 100),
-    1.09: ((93.92, 99.34), (96.08, 99.28), (94.30, 99.36), 150, 100),
-    1.05: ((94.92, 99.38), (94.96, 99.12), (94.72, 99.32), 70, 200),
-}
-"""ε: accuracies by DP-SGD and SGD of STW's network, PAW's and LeNet-5; epochs and batch."""
-
-
 def table_4(experiment: Experiment) -> Record:
-    """LeNet-5 against networks that were searched for."""
+    """LeNet-5 against networks that were searched for.
+
+    Published are ε, accuracies by DP-SGD and SGD of STW's network, PAW's and LeNet-5, epochs and batch.
+    """
+    published = {epsilon: figures for epsilon, *figures in declared(PAPER)["table-4"].published}
     names = ("MNIST CNN STW", "MNIST CNN PAW", "MNIST LeNet-5")
     usual = experiment.pick(SHORT_CNN, FULL_CNN)
     trained: dict[tuple[float, str], Trained] = {}
-    for epsilon in some(experiment, experiment.pick((4.39, 1.09), tuple(_TABLE_4))):
-        *theirs, epochs, batch = _TABLE_4[epsilon]
+    for epsilon in some(experiment, experiment.pick((4.39, 1.09), tuple(published))):
+        *theirs, epochs, batch = published[epsilon]
         setting = replace(usual, epochs=epochs, batch=batch) if experiment.full else usual
         for place, name in enumerate(names):
             if experiment.quick and name == names[0]:
@@ -137,14 +122,8 @@ def table_4(experiment: Experiment) -> Record:
 def table_5(experiment: Experiment) -> Record:
     """SVHN by its principal components or its pixels."""
     setting = experiment.pick(SHORT_FCN, FULL_FCN)
-    theirs = (
-        ("", "STW", 72.90, 85.32, "221,066"),
-        ("", "PAW", 76.10, 84.12, "39,818"),
-        (", no PCA", "STW", 64.40, 87.08, "1,577,738"),
-        (", no PCA", "PAW", 70.38, 86.01, "55,042"),
-    )
     trained = []
-    for end, workflow, private, plain, count in some(experiment, theirs, 2):
+    for end, workflow, private, plain, count in some(experiment, declared(PAPER)["table-5"].published, 2):
         name = f"SVHN FCN {workflow}{end}"
         more: dict[str, Cell] = {"network": name if end else f"{name}, PCA", "paper's parameters": count}
         trained.append(NetworkRow(name, 2.58, setting, private, plain, more=more).train(experiment, plain=True))
@@ -174,21 +153,17 @@ def table_13(experiment: Experiment) -> Record:
 
 
 _REGRESSION = Setting(100, 50, (0.01, 0.05, 0.25), 100, seeds=5, tuning_seeds=5)
-_TABLE_14 = ((0.123, 0.124, 0.132, 0.151), (0.098, 0.109, 0.133, 0.333), (0.139, 0.103, 0.136, 0.721))
-_TABLE_15 = ((0.08, 0.074, 0.07, 0.068), (0.074, 0.068, 0.064, 0.063), (0.154, 0.073, 0.063, 0.067))
 
 
 def table_14(experiment: Experiment) -> Record:
-    return _regression(experiment, "table-14", 0.95, _TABLE_14)
+    return _regression(experiment, "table-14", 0.95)
 
 
 def table_15(experiment: Experiment) -> Record:
-    return _regression(experiment, "table-15", None, _TABLE_15)
+    return _regression(experiment, "table-15", None)
 
 
-def _regression(
-    experiment: Experiment, item: str, epsilon: float | None, theirs: tuple[tuple[float, ...], ...]
-) -> Record:
+def _regression(experiment: Experiment, item: str, epsilon: float | None) -> Record:
     """Errors by depth and width, at a budget or without noise."""
     units, depths = some(experiment, UNITS, 2), some(experiment, LAYERS)
     found: dict[tuple[int, int], Interval] = {}
@@ -208,7 +183,7 @@ def _regression(
         narrow, wide = found[layers, units[0]], found[layers, units[-1]]
         widened.append(f"{layers} layers {wide.mean - narrow.mean:+.4f} ({wide.beside(narrow)})")
     rows: list[list[Cell]] = []
-    for layers, printed in zip(depths, theirs, strict=False):
+    for layers, printed in zip(depths, declared(PAPER)[item].published, strict=False):
         both = [(paper, found[layers, width].plain()) for width, paper in zip(units, printed, strict=False)]
         rows.append([layers, *(cell for pair in both for cell in pair)])
     return declared(PAPER)[item].record(
@@ -270,22 +245,13 @@ RWT_FULL = {
 }
 _HUGE, _THEIR_SIGMA = 1.47e11, 1e-4
 """PAW's largest ε, and the σ behind it."""
-_TABLE_6 = (
-    (RWT_FCN, 2.11, 90.06, 84.32),
-    (RWT_FCN, 0.341, 51.34, 73.06),
-    (RWT_CNN, 5.92, 97.34, 96.33),
-    (RWT_CNN, 0.341, 91.20, 95.20),
-    (_RWT_RNN, _HUGE, 88.64, 87.84),
-    (_RWT_RNN, 0.391, 79.80, 87.00),
-)
-"""Network, ε, accuracies of training in full and of RWT."""
 
 
 def table_6(experiment: Experiment) -> Record:
-    """RWT against training in full."""
+    """RWT against training in full: published are a network, ε, and the accuracies of both."""
     said: list[str] = []
     trained: list[Trained] = []
-    for network, epsilon, *theirs in some(experiment, _TABLE_6, 2):
+    for network, epsilon, *theirs in some(experiment, declared(PAPER)["table-6"].published, 2):
         setting = experiment.pick(RWT_SHORT, RWT_FULL)[network]
         budget, sigma = (None, _THEIR_SIGMA) if epsilon == _HUGE else (epsilon, None)
         for name, paper in zip((network, f"{network}{RWT}"), theirs, strict=True):
