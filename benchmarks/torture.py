@@ -73,7 +73,7 @@ class Started:
 
     def __init__(self, victim: Victim, out: Path, most: int | None = None) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["sordino.cli.main", "sordino.training.train", "torch._dynamo"])
+        context.set_forkserver_preload(["sordino.cli.main", "sordino.training.train"])
         self.errors, self.log = (out.with_name(f"{out.name}.{kind}") for kind in ("errors", "log"))
         self._process = context.Process(target=_work, args=(victim, out, self.errors, self.log, most))
         self._process.start()

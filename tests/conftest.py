@@ -35,6 +35,16 @@ def registry_of_this_test(tmp_path_factory: pytest.TempPathFactory, monkeypatch:
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def gradients_without_timing() -> Iterator[None]:
+    """Gradients are formed in the first way that works: which is fastest differs from run to run, and takes longest."""
+    from sordino.gradients import tuning
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "_PATIENCE", 0.0)
+        yield
+
+
 @pytest.fixture
 def without_times() -> Callable[[Path], dict[str, Any]]:
     """A ledger's content but for its name and when it was written."""

@@ -87,6 +87,11 @@ class _MovedRows(TorchDispatchMode):
         self.found: set[str] = set()
         self._rows = rows
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to skip it torch imports it, a second and a half in which nothing here is compiled."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = func.overloadpacket.__name__, kwargs or {}
         if args and isinstance(args[0], Tensor) and args[0].ndim and len(args[0]) % self._rows == 0:

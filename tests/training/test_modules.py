@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sordino.budget import Ledger
 from sordino.data import ArrayRecords
@@ -17,9 +18,11 @@ from sordino.data.samplers import PoissonSampler
 from sordino.gradients import Automatic, ClippedGradients, ExamplesMixError, PerLayer
 from sordino.mechanisms.streams import Stream, Streams
 from sordino.runs import Key, Run, RunError
+from sordino.training import SGD
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.fitting import fit
-from sordino.training.modules import TrainableModule
+from sordino.training.heads import cross_entropy
+from sordino.training.modules import FrozenFirst, MixingModule, TrainableModule, frozen_first, trainable_network
 from sordino.training.optimisers import Adam, Averaging
 from sordino.training.plan import Plan, QuantileClip
 from sordino.training.schedules import WarmupCosine
@@ -297,3 +300,168 @@ def test_bad_input_is_refused_in_one_line() -> None:
     mixing = TrainableModule(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3)), LOSS)
     with pytest.raises(ExamplesMixError):
         mixing.choose(RECORDS, None, 9)
+
+
+# FrozenFirst: Frozen first layers computed once: the same model, the same clipped sums, and weights that never move.
+
+
+X = np.random.default_rng(0).normal(size=(60, 1, 8, 8)).astype("float32")
+Y = np.random.default_rng(1).integers(3, size=60)
+FROZEN_RECORDS = ArrayRecords(X, Y)
+
+
+def half_frozen() -> nn.Sequential:
+    frozen = nn.Conv2d(1, 4, 3).requires_grad_(False)
+    return nn.Sequential(frozen, nn.ReLU(), nn.Flatten(), nn.Linear(144, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def test_sums_are_those_of_the_whole_network() -> None:
+    both = TrainableModule(half_frozen, cross_entropy), FrozenFirst(half_frozen, cross_entropy)
+    streams = Streams(bytes(range(16)))
+    for trainee in both:
+        trainee.choose(FROZEN_RECORDS, None, 20)
+        trainee.initialise(streams)
+    whole, cut = both
+    assert {name: value.shape for name, value in whole.weights().items()} == {
+        name: value.shape for name, value in cut.weights().items()
+    }
+    for name, value in whole.weights().items():
+        torch.testing.assert_close(cut.weights()[name], value)
+    rows = np.arange(0, 60, 3)
+    sums = [trainee.clipped_sum(FROZEN_RECORDS, rows, 0.3, np.random.default_rng(0)) for trainee in both]
+    assert sums[0].sums.keys() == sums[1].sums.keys()
+    for name, value in sums[0].sums.items():
+        torch.testing.assert_close(sums[1].sums[name], value)
+    torch.testing.assert_close(sums[0].norms, sums[1].norms)
+
+
+def test_a_run_keeps_frozen_weights_and_goes_on_with_them(tmp_path: Path) -> None:
+    plan, run = Plan(PoissonSampler(60, 20), 1.0, 2.0, 8), Run.at(tmp_path / "run")
+
+    def stop(done: int, total: int) -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    def trained(on_progress=lambda done, total: None) -> TrainableModule:
+        trainee = trainable_network(half_frozen, cross_entropy)
+        fit(
+            plan,
+            trainee,
+            FROZEN_RECORDS,
+            optimiser=SGD(0.5),
+            ledger=Ledger(path=run.ledger),
+            run=run,
+            checkpoint_every=2,
+            on_progress=on_progress,
+        )
+        return trainee
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(stop)
+    before = run.read_tensors(run.checkpoint)[0]
+    trainee = trained()
+    weights = run.read_tensors(run.model)[0]
+    assert "0.weight" not in trainee.parameters
+    assert torch.equal(weights["0.weight"], before["weight.0.weight"])
+    assert not torch.equal(weights["3.weight"], before["weight.3.weight"])
+    # The features that the last steps saw are those of the weights that are released.
+    model = half_frozen()
+    model.load_state_dict(weights)
+    np.testing.assert_allclose(
+        trainee._rows(FROZEN_RECORDS, np.arange(60))[0], model[:3](torch.from_numpy(X)).detach().numpy(), atol=1e-6
+    )
+
+
+def test_other_weights_make_other_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sordino.training.modules._BLOCK", 16)
+    trainee = FrozenFirst(half_frozen, cross_entropy)
+    rows = np.array([3, 20, 59])
+    before = trainee._rows(FROZEN_RECORDS, rows)[0].clone()
+    weights = {name: value.clone() for name, value in trainee.weights().items()}
+    trainee.load(weights | {"3.bias": weights["3.bias"] + 1})
+    assert torch.equal(trainee._rows(FROZEN_RECORDS, rows)[0], before)
+    trainee.load(weights | {"0.bias": weights["0.bias"] + 1})
+    assert not torch.equal(trainee._rows(FROZEN_RECORDS, rows)[0], before)
+
+
+def test_what_counts_as_frozen_first() -> None:
+    assert frozen_first(half_frozen()) == 3
+    trained = half_frozen()
+    trained[0].requires_grad_(True)
+    assert frozen_first(trained) == 0
+    # Dropout is drawn anew each step, so nothing from there on can be computed once.
+    assert frozen_first(nn.Sequential(nn.Dropout(0.1), nn.Linear(2, 2).requires_grad_(False))) == 0
+    assert frozen_first(nn.Linear(2, 2).requires_grad_(False)) == 0
+    assert isinstance(trainable_network(lambda: nn.Linear(64, 3), cross_entropy), TrainableModule)
+
+
+# MixingModule: Per-example gradients through shared statistics, against one backward pass for each example.
+
+
+MIXED = np.random.default_rng(3)
+MIXED_IMAGES, MIXED_LABELS = MIXED.normal(size=(20, 1, 6, 6)).astype(np.float32), MIXED.integers(0, 3, 20)
+
+
+class BesidePublic(nn.Module):
+    """A batch norm over the batch and public images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norms = [
+            nn.BatchNorm2d(4, affine=False, track_running_stats=False),
+            nn.BatchNorm1d(5, track_running_stats=False),
+        ]
+        self.net = nn.Sequential(
+            *(nn.Conv2d(1, 4, 3), nn.ReLU(), norms[0], nn.Flatten(), nn.Linear(64, 5), norms[1], nn.Linear(5, 3))
+        )
+        self.register_buffer("public", torch.ones(2, 1, 6, 6) * torch.tensor([0.3, -0.8])[:, None, None, None])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(torch.cat((x, self.public)))[: len(x)]  # type: ignore[no-any-return]
+
+
+def summed(rows: np.ndarray, clip: float, images: np.ndarray = MIXED_IMAGES) -> ClippedSum:
+    model = MixingModule(BesidePublic, LOSS)
+    return model.clipped_sum(ArrayRecords(images, MIXED_LABELS), rows, clip, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("clip", [0.05, 0.5, 1e6])
+def test_sums_are_those_of_one_backward_pass_an_example(clip: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sordino.training.modules._GRADIENTS_AT_ONCE", 1000)  # several pieces
+    made, rows = MixingModule(BesidePublic, LOSS), np.array([1, 4, 5, 9, 17])
+    found = summed(rows, clip)
+    sums = {name: torch.zeros_like(value) for name, value in made.parameters.items()}
+    for place in range(len(rows)):
+        losses = functional.cross_entropy(
+            made.model(torch.from_numpy(MIXED_IMAGES[rows])), torch.from_numpy(MIXED_LABELS[rows]), reduction="none"
+        )
+        gradients = torch.autograd.grad(losses[place], list(made.parameters.values()))
+        length = torch.sqrt(sum(value.square().sum() for value in gradients))
+        assert found.norms[place] == pytest.approx(float(length), rel=1e-4)
+        for total, value in zip(sums.values(), gradients, strict=True):
+            total += value.detach() * min(1.0, clip / float(length))
+    for name, value in sums.items():
+        torch.testing.assert_close(found.sums[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_one_example_moves_the_sum_by_more_than_a_clip() -> None:
+    """Why it has no price: with or without one example, in a batch of its like."""
+    rows, clip = np.arange(20), 0.01
+    moved = summed(rows, clip).sums
+    outlier = MIXED_IMAGES.copy()
+    outlier[0] = 1e3 * MIXED_IMAGES[0]
+    other = summed(rows, clip, outlier).sums
+    assert torch.sqrt(sum((moved[name] - other[name]).square().sum() for name in moved)) > 3 * clip
+
+
+def test_an_empty_batch_adds_nothing_and_so_does_what_is_not_finite() -> None:
+    assert all(not bool(value.any()) for value in summed(np.arange(0), 1.0).sums.values())
+    broken = MIXED_IMAGES.copy()
+    broken[0] = np.nan
+    found = summed(np.arange(20), 1.0, broken)
+    assert all(not bool(value.any()) for value in found.sums.values())  # it has spoilt everybody's
+
+
+def test_running_statistics_are_refused() -> None:
+    with pytest.raises(ValueError, match="layer 1 keeps running statistics"):
+        MixingModule(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, 3)), LOSS)

@@ -1,0 +1,14 @@
+"""Here gradients are timed, as they are for users."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from sordino.gradients import tuning
+
+
+@pytest.fixture(autouse=True, scope="package")
+def gradients_with_timing(gradients_without_timing: None) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "_PATIENCE", 20.0)
+        yield
