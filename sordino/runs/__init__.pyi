@@ -15,6 +15,7 @@ from .kinds import kind_of as kind_of
 from .kinds import predict as predict
 from .kinds import statement_of as statement_of
 from .releases import WorkflowSteps as WorkflowSteps
+from .releases import check_drawn as check_drawn
 from .releases import release_once as release_once
 from .releases import workflow_steps as workflow_steps
 from .run import Run as Run

@@ -159,8 +159,7 @@ class WorkflowSteps:
         # One entry in the ledger, one place in the space of random numbers.
         streams = self.key.streams_for({"step": entry, "bound": f"{self.key.plan} {self.key.data}"})
         released = draw(notes, streams)
-        if [(each.reserved, each.part) for each in notes.entries] != [(_reserved(charge), charge.part)]:
-            raise RuntimeError(f"'{charge.what}' has drawn something else than it was charged for")
+        check_drawn(notes, charge.event, charge.what, charge.part)
         return released, entry
 
     def _pay(self, path: Path, key: Key, name: str, charge: Planned) -> None:
@@ -172,14 +171,14 @@ class WorkflowSteps:
                 f"'{charge.what}' was charged in another environment (versions, threads or processor) or for another "
                 "model, and killed before it was kept: resume it there, or choose another folder"
             )
-        event = _reserved(charge)
+        event = _reserved(charge.event)
         number = key.reserve(self.ledger, event.event, event.count, charge.what, charge.part, entry=name)
         self.ledger.raise_count(number, event.count)
 
     def _check_paid(self, path: Path, name: Any, charge: Planned) -> None:
         """Refuse what another key has drawn, or another ledger has paid for."""
         if isinstance(name, str) and self._is_of(name, path):
-            asked = (_reserved(charge), charge.what, charge.part)
+            asked = (_reserved(charge.event), charge.what, charge.part)
             for entry in self.ledger.entries:
                 paid = entry.run == name and entry.count == entry.committed
                 if paid and (entry.reserved, entry.what, entry.part) == asked:
@@ -194,5 +193,11 @@ class WorkflowSteps:
         return path.relative_to(self.run.folder).as_posix()
 
 
-def _reserved(charge: Planned) -> Repeated:
-    return charge.event if isinstance(charge.event, Repeated) else Repeated(charge.event, 1)
+def check_drawn(notes: Ledger, event: Event, what: str, part: str) -> None:
+    """Refuse a draw that has noted anything else than the event that was charged for it."""
+    if [(each.reserved, each.part) for each in notes.entries] != [(_reserved(event), part)]:
+        raise RuntimeError(f"'{what}' has drawn something else than it was charged for")
+
+
+def _reserved(event: Event) -> Repeated:
+    return event if isinstance(event, Repeated) else Repeated(event, 1)

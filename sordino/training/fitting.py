@@ -20,7 +20,18 @@ from sordino.budget import BudgetExceeded, Entry, Event, Ledger, UnsupportedEven
 from sordino.data import Records, as_records
 from sordino.gradients import Loss
 from sordino.mechanisms import Streams
-from sordino.runs import Binding, Key, Run, RunError, charging, digest, release_once, until_diverged, whole_number
+from sordino.runs import (
+    Binding,
+    Key,
+    Run,
+    RunError,
+    charging,
+    check_drawn,
+    digest,
+    release_once,
+    until_diverged,
+    whole_number,
+)
 from sordino.training import dpsgd
 from sordino.training.dpsgd import (
     Steps,
@@ -268,19 +279,20 @@ def train_in_one_release(
     plan: TrainingPlan,
     job: Job,
     what: str,
-    adjacency: str,
     solve: Callable[[Ledger, Streams, str], NDArray[np.float64]],
 ) -> Fitted:
     """A fit in closed form or by a solver: charged once, and repeated bit for bit if it is killed before it is kept.
 
-    `solve(ledger, streams, what)` charges the ledger that it is given; in a run folder the run has paid already.
+    `solve(ledger, streams, what)` charges the ledger that it is given, which only takes notes: the job's has paid.
     """
     what = what if job.what is None else job.what
     binding = Binding(digest([what, plan.to_json(), job.part]), job.records.fingerprint, job.seed)
-    paid = Ledger(adjacency=adjacency)  # of nothing real: `release_once` charges the job's
 
     def train(key: Key) -> Weights:
-        return {"weights": torch.from_numpy(np.ascontiguousarray(solve(paid, key.streams, what)))}
+        notes = Ledger(adjacency=job.ledger.terms.adjacency)
+        solved = solve(notes, key.streams, what)
+        check_drawn(notes, plan.event, what, job.part)
+        return {"weights": torch.from_numpy(np.ascontiguousarray(solved))}
 
     weights = release_once(job.run, binding, train, job.ledger, event=plan.event, what=what, part=job.part, steps=1)
     if isinstance(job.model, nn.Linear):

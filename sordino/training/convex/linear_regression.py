@@ -120,7 +120,7 @@ class LinearPlan:
         def solve(ledger: Ledger, streams: Streams, what: str) -> Array:
             return fit_linear(self, x, y, ledger, streams, what=what, part=job.part)
 
-        return train_in_one_release(self, job, "linear regression", job.ledger.terms.adjacency, solve)
+        return train_in_one_release(self, job, "linear regression", solve)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"target_range": list(self.target_range)}

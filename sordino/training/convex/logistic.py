@@ -34,10 +34,7 @@ def fit_logistic(
     """
     ledger.refuse_add_remove()
     n, width = _check_shapes(x, y)
-    if ledger.terms.adjacency != plan.adjacency:
-        raise ValueError(
-            f"the plan is for {plan.adjacency} and the ledger for {ledger.terms.adjacency}: plan with the ledger's"
-        )
+    _check_adjacency(plan, ledger)
     streams = Streams.fresh() if streams is None else streams
     generator = streams.generator(Stream.NOISE)
     fits = 1 if plan.classes == 2 else plan.classes
@@ -65,13 +62,14 @@ def fit_logistic(
 
 def train_logistic(plan: LogisticPlan, job: Job) -> Fitted:
     """`fit` under a plan of objective perturbation: weights as `fit_logistic` gives them, under the name "weights"."""
+    _check_adjacency(plan, job.ledger)
     x, y = (np.asarray(part) for part in in_memory(job.records))
     require_memory_for_logistic(*_check_shapes(x, y))
 
     def solve(ledger: Ledger, streams: Streams, what: str) -> Array:
         return fit_logistic(plan, x, y, ledger, streams, what=what, part=job.part)
 
-    return train_in_one_release(plan, job, "logistic regression", plan.adjacency, solve)
+    return train_in_one_release(plan, job, "logistic regression", solve)
 
 
 def require_memory_for_logistic(n: int, width: int) -> None:
@@ -137,6 +135,14 @@ def predict_logistic(weights: Array, x: Vectors) -> NDArray[np.int64]:
 
 def with_bias(x: Vectors) -> Array:
     return np.concatenate([np.asarray(x, dtype=np.float64), np.ones((len(x), 1))], axis=1)
+
+
+def _check_adjacency(plan: LogisticPlan, ledger: Ledger) -> None:
+    """The plan's event holds under its own adjacency: under another the ledger would misprice it."""
+    if ledger.terms.adjacency != plan.adjacency:
+        raise ValueError(
+            f"the plan is for {plan.adjacency} and the ledger for {ledger.terms.adjacency}: plan with the ledger's"
+        )
 
 
 def _check_shapes(x: Vectors, y: NDArray[np.integer]) -> tuple[int, int]:

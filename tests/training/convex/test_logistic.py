@@ -283,3 +283,28 @@ def test_fit_trains_by_the_plan_in_memory_and_in_a_folder_that_is_loaded_again(t
         memory = Ledger(2.0, 1e-4)
         assert fit(each, None, (x, targets), ledger=memory).weights["weights"].shape == (4,)
         assert memory.entries[0].count == 1
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_fit_refuses_a_plan_for_another_adjacency_than_the_ledgers(tmp_path: Path, folder: bool) -> None:
+    x, y = table(40)
+    plan = LogisticPlan.calibrated(n=40, width=5, target_epsilon=1.0, data_norm=3.0)
+    ledger = Ledger(1.0, 1e-3, adjacency="replace-one", path=tmp_path / "ledger.json")
+    with pytest.raises(ValueError, match="the plan is for zero-out and the ledger for replace-one"):
+        fit(plan, None, (x, y), ledger=ledger, run=tmp_path if folder else None)
+    assert not ledger.entries
+
+
+def test_fit_releases_nothing_if_the_solver_charges_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = table(40)
+    plan = LogisticPlan.calibrated(n=40, width=5, target_epsilon=1.0, data_norm=3.0)
+    other = LogisticPlan.calibrated(n=40, width=5, target_epsilon=2.0, data_norm=3.0)
+    monkeypatch.setattr(logistic, "fit_logistic", lambda plan, *given, **named: fit_logistic(other, *given, **named))
+    with pytest.raises(RuntimeError, match="something else than it was charged for"):
+        fit(plan, None, (x, y), ledger=Ledger(1.0, 1e-3))
+
+
+def test_fit_takes_a_plan_for_many_classes() -> None:
+    x, _ = table(60)
+    plan = LogisticPlan.calibrated(n=60, width=5, target_epsilon=1.0, data_norm=3.0, classes=3)
+    assert fit(plan, None, (x, np.arange(60) % 3), ledger=Ledger(1.0, 1e-3)).weights["weights"].shape == (3, 6)
