@@ -9,7 +9,7 @@ import numpy as np
 from sordino.budget import check_delta, check_target
 from sordino.data import DataError, Facts, read_examples
 from sordino.features import as_array
-from sordino.runs import Run, RunError
+from sordino.runs import Run, RunError, kind_of
 from sordino.training import normalising
 from sordino.training.plan import plan_from_json
 from sordino.training.recipes import AnyPlan, DatasetRecipe, check_name, recipe
@@ -65,6 +65,8 @@ class Description:
     @classmethod
     def read(cls, run: Run) -> "Description":
         document = run.read_description()
+        if document.get("kind", "training") != "training":
+            raise RunError(f"{run.folder} was created by `{kind_of(run.folder).command}`, not by `sordino train`")
         try:
             return cls(
                 str(document["status"]),

@@ -294,6 +294,8 @@ def train_in_one_release(
         check_drawn(notes, plan.event, what, job.part)
         return {"weights": torch.from_numpy(np.ascontiguousarray(solved))}
 
+    if job.run is not None:
+        job.run.write_kind("fit")
     weights = release_once(job.run, binding, train, job.ledger, event=plan.event, what=what, part=job.part, steps=1)
     if isinstance(job.model, nn.Linear):
         rows = weights["weights"].reshape(-1, weights["weights"].shape[-1])
@@ -368,7 +370,7 @@ def key_in_memory(training: Training, ledger: Ledger, seed: int | None) -> Key:
 
 
 def known_key(run: Run) -> Key | None:
-    """The key of an unfinished run; None of one that has not begun."""
+    """The key of an unfinished run; None if it has not started."""
     known = Key.read(run)
     if known is None and run.checkpoint.exists():
         raise RunError(f"{run.private} has no key: without it the run cannot be resumed; start a new one")
@@ -389,11 +391,13 @@ def begin_or_resume(
         # Kept before the first draw: whatever the model is when the run is resumed, it starts from the same weights.
         Checkpoint(training.model.weights(), state).write(run, key)
     try:
-        return key, entry_number(ledger, key, training.plan, what, part), state
+        number = entry_number(ledger, key, training.plan, what, part)
     except (BudgetExceeded, UnsupportedEvent):
         if known is None:  # nothing was drawn under the new key: a cheaper plan may have the folder
             Key.end(run, run.checkpoint)
         raise
+    run.write_kind("fit")  # a command, or make_private, has noted another kind already
+    return key, number, state
 
 
 def _key_and_checkpoint(

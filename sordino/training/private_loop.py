@@ -22,7 +22,7 @@ from sordino.budget import Cost, Ledger
 from sordino.data import dataset_records
 from sordino.gradients import Clipping, Loss
 from sordino.mechanisms import Stream, Streams
-from sordino.runs import Key, Run, RunError, charging, until_diverged
+from sordino.runs import Key, Run, RunError, charging, kind_of, until_diverged
 from sordino.training import dpsgd
 from sordino.training.augmentation import Augment
 from sordino.training.dpsgd import Training, TrainingState, check_finite, refuse_single_precision
@@ -148,16 +148,24 @@ def make_private(
 
 
 def _plan(run: Run | None, request: dict[str, Any], ledger: Ledger | None) -> Plan:
-    """The least noise for what was asked; of a run that was begun, the plan that it has."""
+    """The least noise for what was asked; a run that has started keeps its plan."""
     clip = request["quantile_clip"]
     asked = request | {"quantile_clip": None if clip is None else clip.to_json()}
-    if run is not None and run.started:
-        begun = run.read_description()
-        if begun.get("kind") != "private loop" or begun.get("request") != asked:
+    if run is not None and (run.started or run.model.exists() or run.checkpoint.exists()):
+        kind = kind_of(run.folder)
+        if kind.name != "private loop":
+            raise RunError(f"{run.folder} was created by `{kind.command}`: choose another folder")
+        known = run.read_description()
+        changed = [
+            f"{name}={known['request'].get(name)!r}, not {value!r}"
+            for name, value in asked.items()
+            if known["request"].get(name) != value
+        ]
+        if changed:
             raise RunError(
-                f"{run.folder} holds a run that was started otherwise: choose another folder, or ask for the same"
+                f"{run.folder} was started with {'; '.join(changed)}: choose another folder, or ask for the same"
             )
-        return Plan.from_json(begun["plan"])
+        return Plan.from_json(known["plan"])
     plan = Plan.calibrated(**request, ledger=ledger)
     if run is not None:
         run.write_description({"kind": "private loop", "request": asked, "plan": plan.to_json()})

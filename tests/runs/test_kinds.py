@@ -23,6 +23,10 @@ def test_a_kind_is_what_run_json_says_or_what_the_files_show(tmp_path: Path, kin
 def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is not a run of sordino"):
         kind_of(tmp_path)
+    with pytest.raises(RunError, match="there is no folder"):
+        kind_of(tmp_path / "nowhere")
+    with pytest.raises(RunError, match="is a file"):
+        kind_of(__file__)
     Run.at(tmp_path / "later").write_kind("dream")
     with pytest.raises(RunError, match="upgrade"):
         kind_of(tmp_path / "later")
@@ -55,3 +59,20 @@ def test_one_statement_for_every_place(tmp_path: Path) -> None:
     Ledger(1.0, 1e-5, path=run.ledger).spend(Gaussian(40.0), "a sum")
     run.write_description({"kind": "training", "statement": {"unit": "one person", "tuning": "none", "notes": []}})
     assert statement_of(run.folder)["unit"] == "one person"
+
+
+@pytest.mark.parametrize("kind", ["fit", "private loop"])
+def test_folders_of_programs_say_that_the_program_is_to_be_run_again(tmp_path: Path, kind: str) -> None:
+    run = Run.at(tmp_path / "own")
+    run.write_kind(kind)
+    for ask in (check_resumable, lambda folder: predict(folder, __file__)):
+        with pytest.raises(RunError, match=f"`{kind_of(run.folder).command}`: .*run the program that called it again"):
+            ask(run.folder)
+
+
+def test_a_fit_whose_ledger_lies_elsewhere_asks_for_that_file(tmp_path: Path) -> None:
+    run = Run.at(tmp_path / "old")
+    run.write_tensors(run.model, {}, {"steps": 1})  # version 0.1 wrote no run.json
+    assert kind_of(run.folder).name == "fit"
+    with pytest.raises(RunError, match="give that file"):
+        statement_of(run.folder)

@@ -631,7 +631,7 @@ def test_a_secret_key_is_resumed_too_and_other_data_or_plans_are_refused(tmp_pat
         trained_in(tmp_path / "run", 5)
     with pytest.raises(RunError, match="other data"):
         trained_in(tmp_path / "run", dataset=TensorDataset(DATA.tensors[0] + 1, DATA.tensors[1]))
-    with pytest.raises(RunError, match="started otherwise"):
+    with pytest.raises(RunError, match="started with l2_clip="):
         trained_in(tmp_path / "run", l2_clip=0.7)
     trained_in(tmp_path / "run")
     assert Ledger.open(tmp_path / "run" / "ledger.json").entries[0].count == 40
