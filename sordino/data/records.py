@@ -16,7 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +65,12 @@ class ArrayRecords:
 
     def __init__(self, x: Any, y: Any) -> None:
         self.x, self.y = x, y
+        for leaf in self._leaves:
+            if hasattr(leaf, "iloc") or not hasattr(leaf, "shape"):  # a pandas object, or no array at all
+                raise TypeError(
+                    f"records are arrays or tensors, not {type(leaf).__name__}: make a table into numbers with "
+                    "sordino.features.OneHot(schema.columns)(table), anything else with numpy.asarray"
+                )
         lengths = {len(leaf) for leaf in self._leaves}
         if len(lengths) != 1 or 0 in lengths:
             raise ValueError(f"inputs and targets must have one row for each record, not {sorted(lengths)} rows")
@@ -91,7 +105,9 @@ class DatasetRecords:
     """
 
     def __init__(self, dataset: Dataset[Any] | Sequence[Any], collate_fn: Collate | None = None) -> None:
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        if isinstance(dataset, IterableDataset) or not (
+            hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        ):
             raise ValueError(
                 "the dataset must be map-style (with a length and items): Poisson batches are drawn by index"
             )
@@ -197,6 +213,8 @@ def _of_dataset(dataset: Any, collate_fn: Collate | None) -> Records:
 
 def _refuse_sampler(loader: DataLoader[Any]) -> None:
     """Refuse a loader that decides by itself which records form a batch."""
+    if isinstance(loader.dataset, IterableDataset):
+        return  # has no sampler to speak of, and is refused as a dataset
     plain = type(loader.sampler) in (SequentialSampler, RandomSampler) and not getattr(loader.sampler, "replacement", 0)
     if loader.batch_size is None or not plain:
         what = "a batch_sampler" if loader.batch_size is None else f"a {type(loader.sampler).__name__}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.budget import Ledger
+from sordino.runs.key import Purpose
 from sordino.runs.run import DESCRIPTION, Run, RunError
 from sordino.runs.table_ledger import SELECTION, holds_account, ledger_elsewhere
 
@@ -79,7 +80,9 @@ def kind_of(folder: str | Path) -> Kind:
         raise RunError(f"{run.folder} holds a {written}, which this version of sordino does not know: upgrade it")
     if holds_account(run.folder):
         raise RunError(f"{run.folder} was created by a command for tables: rerun that with --out {run.folder}")
-    if run.model.is_file() or run.checkpoint.is_file():  # `fit` of version 0.1 wrote no run.json
+    if any(
+        path.is_file() for path in (run.model, run.checkpoint, Purpose.RUN.file(run))
+    ):  # unfinished, or of version 0.1
         return _FIT
     raise RunError(f"{run.folder} is not a run of sordino: it has no {DESCRIPTION}")
 

@@ -29,7 +29,7 @@ class RunError(ValueError):
 
 
 class RunBusy(RunError):  # noqa: N818
-    """A run that another process is at."""
+    """A run that another process is training."""
 
 
 class Run:
@@ -52,7 +52,7 @@ class Run:
 
     @classmethod
     def at(cls, folder: str | Path) -> "Run":
-        """The run in this folder, to begin or to go on with."""
+        """The run in this folder, to start or to resume."""
         run = cls(folder)
         run._make_private()
         return run
@@ -112,7 +112,7 @@ class Run:
         return self.read_description().get(_SEALED) is True
 
     def write_sealed(self, name: str, content: Mapping[str, Any]) -> None:
-        """Against accidents, not against anybody who may write here."""
+        """As JSON with a checksum: against accidents, not against an attacker who may write here."""
         self.write_json(name, {**content, "seal": _seal(content)})
 
     def read_sealed(self, name: str) -> dict[str, Any]:

@@ -172,7 +172,10 @@ def fit(
                 clipped = steps.send(clipped).found()
             except StopIteration as end:
                 fitted: Fitted = end.value
-                return fitted
+                break
+    if run is not None:
+        (run if isinstance(run, Run) else Run(run)).write_kind("fit")  # unless a command has noted its own
+    return fitted
 
 
 def fitting(
@@ -294,8 +297,6 @@ def train_in_one_release(
         check_drawn(notes, plan.event, what, job.part)
         return {"weights": torch.from_numpy(np.ascontiguousarray(solved))}
 
-    if job.run is not None:
-        job.run.write_kind("fit")
     weights = release_once(job.run, binding, train, job.ledger, event=plan.event, what=what, part=job.part, steps=1)
     if isinstance(job.model, nn.Linear):
         rows = weights["weights"].reshape(-1, weights["weights"].shape[-1])
@@ -391,13 +392,11 @@ def begin_or_resume(
         # Kept before the first draw: whatever the model is when the run is resumed, it starts from the same weights.
         Checkpoint(training.model.weights(), state).write(run, key)
     try:
-        number = entry_number(ledger, key, training.plan, what, part)
+        return key, entry_number(ledger, key, training.plan, what, part), state
     except (BudgetExceeded, UnsupportedEvent):
         if known is None:  # nothing was drawn under the new key: a cheaper plan may have the folder
             Key.end(run, run.checkpoint)
         raise
-    run.write_kind("fit")  # a command, or make_private, has noted another kind already
-    return key, number, state
 
 
 def _key_and_checkpoint(

@@ -223,7 +223,7 @@ def as_optimiser(optimiser: Any, parameters: Weights) -> Optimiser:
     if hasattr(optimiser, "to_json"):
         ours: Optimiser = optimiser
         return ours
-    if optimiser is None:
+    if not callable(optimiser) and not isinstance(optimiser, Optimizer):
         raise OptimiserError("give an optimiser, such as SGD(0.5) or lambda p: torch.optim.AdamW(p, lr=1e-3)")
     wrapped = TorchOptimiser((lambda parameters: optimiser) if isinstance(optimiser, Optimizer) else optimiser)
     wrapped.check(parameters)
@@ -233,7 +233,7 @@ def as_optimiser(optimiser: Any, parameters: Weights) -> Optimiser:
 def check_parameters(optimizer: Optimizer, trained: Iterable[Tensor], all_of_model: Iterable[Tensor]) -> None:
     """Refuse an optimizer that does not hold exactly the parameters that the model trains."""
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise OptimiserError("LBFGS looks at the data several times a step: use an optimizer that needs one gradient")
+        raise OptimiserError("LBFGS reads the data several times a step: use an optimizer that needs one gradient")
     held = {id(value) for value in held_by(optimizer)}
     missing = {id(value) for value in trained} - held
     foreign = held - {id(value) for value in all_of_model}

@@ -84,11 +84,24 @@ def make_private(
     loss : loss(output, target), one number an example (reduction="none").
     data : a torch Dataset of pairs or of dicts with `labels`; a DataLoader, whose dataset and collate_fn are used and
         whose batch_size is the default of expected_batch_size; a pair (x, y) of arrays; or Records.
-    run : a folder or Run. A loop that was killed is then resumed by running the same program again: model, optimizer
-    and schedulers are set back to the last checkpoint, and the steps since are repeated bit for bit. schedulers :
-    learning-rate schedulers (anything with a state_dict of numbers), to be kept in the checkpoint too. augment, views,
-    clipping, l2_penalty, physical_batch : see ClippedGradients and TrainableModule. seed : for tests: it voids privacy.
-    exact : with a model and inputs in double precision, noise is drawn exactly, on a public grid: see Plan.
+    epochs : how often each record is drawn on average, in all.
+    l2_clip : the bound on the norm of each example's gradient.
+    expected_batch_size : the mean size of the Poisson batches.
+    target_epsilon, target_delta : the budget of this loop, unless a `ledger` sets it.
+    ledger : the ledger to charge; without one, a new one, kept in the run folder if there is a `run`.
+    run : a folder or Run. A loop that was killed resumes when the same program runs again: model, optimizer and
+        schedulers are set back to the last checkpoint, and the steps since are repeated bit for bit.
+    schedulers : learning-rate schedulers (anything with a state_dict of numbers), kept in the checkpoint.
+    quantile_clip : a QuantileClip, which adapts the clip to a private quantile of the norms.
+    clipping : `Flat` (the default), `Automatic` or `PerLayer`.
+    l2_penalty : adds l2_penalty·w to each example's gradient before the clip.
+    augment : augment(batch, generator) returns the inputs with random changes, each example's by itself.
+    views : how many augmented views of an example its gradient is averaged over.
+    physical_batch : how many examples pass the model at a time; by default what is timed to be fastest.
+    collate_fn : makes a batch (x, y) of a Dataset's items, in place of torch's.
+    what, part : words for the ledger's entry: what is done, on which part of the data.
+    seed : for experiments: anyone can then compute the noise, and the statement says that it voids privacy.
+    exact : draw the noise exactly, on a public grid; needs a model and inputs in double precision (see `Plan`).
 
     >>> model = nn.Linear(4, 2)
     >>> data = torch.utils.data.TensorDataset(torch.randn(40, 4), torch.zeros(40, dtype=torch.long))

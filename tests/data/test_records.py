@@ -8,13 +8,28 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from sordino.data import ArrayRecords, DatasetRecords, Records, TableRecords, as_records, dataset_records, in_memory
 from sordino.mechanisms import data_tag
 
 KEY = b"k" * 16
 X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 0, 1, 1, 0])
+
+
+class Stream(IterableDataset[Any]):
+    """Records that cannot be drawn by index."""
+
+    def __iter__(self) -> Any:
+        return iter(())
 
 
 class Tokens(Dataset[dict[str, Any]]):
@@ -147,3 +162,12 @@ def test_a_table_is_encoded_a_batch_at_a_time() -> None:
     other = TableRecords(table.assign(work=pd.Categorical(["a", "a", "b"])), np.array([0, 1, 1]), encode)
     assert other.fingerprint(KEY) != records.fingerprint(KEY)
     assert len(records.fingerprint(KEY)) == 64
+
+
+def test_tables_lists_and_streams_are_refused_with_the_remedy() -> None:
+    frame = pd.DataFrame({"a": [1.0, 2.0]})
+    for data in ((frame, np.zeros(2)), (np.zeros((2, 1)), frame.a), (np.zeros((2, 1)), [0, 1])):
+        with pytest.raises(TypeError, match="arrays or tensors"):
+            as_records(data)
+    with pytest.raises(ValueError, match="map-style"):
+        as_records(DataLoader(Stream(), batch_size=2))
