@@ -306,6 +306,17 @@ def train_in_one_release(
     return Fitted(weights, 1, job.model)
 
 
+def check_linear(model: Any, features: int, outputs: int) -> None:
+    """Refuse, before the charge, what cannot take the weights of a regression."""
+    if model is None:
+        return
+    wanted = f"nn.Linear({features}, {outputs}), which gets the weights, or None"
+    if not isinstance(model, nn.Linear):
+        raise ValueError(f"the model of a regression is {wanted}; not {type(model).__name__}")
+    if model.weight.shape != (outputs, features) or model.bias is None:
+        raise ValueError(f"the model of this regression is {wanted}; not {model}")
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """What is needed to resume from a step: weights and state in one file, sealed under the run's key.

@@ -39,7 +39,7 @@ from sordino.mechanisms import (
 from sordino.training.convex.logistic import with_bias
 from sordino.training.convex.plan import price_with, targets_with
 from sordino.training.dpsgd import Steps
-from sordino.training.fitting import Fitted, Job, train_in_one_release
+from sordino.training.fitting import Fitted, Job, check_linear, train_in_one_release
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -116,6 +116,8 @@ class LinearPlan:
     def train(self, job: Job) -> Steps[Fitted]:
         yield from ()  # its sums are not shared with other trainings
         x, y = (np.asarray(part) for part in in_memory(job.records))
+        _check_data(x, y)
+        check_linear(job.model, x.shape[1], 1)
 
         def solve(ledger: Ledger, streams: Streams, what: str) -> Array:
             return fit_linear(self, x, y, ledger, streams, what=what, part=job.part)
@@ -146,16 +148,8 @@ def fit_linear(
     Guarantee: the plan's event, charged before rows and targets are read. A row longer than the plan's norm is scaled
     down, a target outside its bounds is cut; a record with anything non-finite is empty.
     """
-    if x.ndim != 2 or y.shape != (len(x),) or len(x) == 0:
-        raise ValueError(f"expected vectors (n, d) and n targets, not {x.shape} and {y.shape}")
     ledger.refuse_add_remove()
-    check_length(len(x))
-    n, width = len(x), x.shape[1] + 1
-    memory.require(
-        8.0 * (8 * n * width + 10 * width**2),
-        f"a fit to {n:,} rows of {width:,} numbers",
-        "use fewer columns, categories or records",
-    )
+    _check_data(x, y)
     streams = Streams.fresh() if streams is None else streams
     ledger.spend(plan.event, what, part, seeded=streams.predictable)
     generator = streams.generator(Stream.NOISE)
@@ -167,6 +161,19 @@ def fit_linear(
     guess = float(noisy_sum(generator, least, _UNIT, sigma * _LEAST_MOVES)) - sigma * float(-ndtri(_RISK / 2))
     told = noisy_sum(generator, products, _UNIT, sigma)
     return _weights_as_they_are(plan, _ridge_solution(noisy, told, _ridge(d, sigma, max(guess, 0.0))))
+
+
+def _check_data(x: NDArray[np.floating], y: NDArray[np.floating]) -> None:
+    """Shapes and size, before anything is charged."""
+    if x.ndim != 2 or y.shape != (len(x),) or len(x) == 0:
+        raise ValueError(f"expected vectors (n, d) and n targets, not {x.shape} and {y.shape}")
+    check_length(len(x))
+    n, width = len(x), x.shape[1] + 1
+    memory.require(
+        8.0 * (8 * n * width + 10 * width**2),
+        f"a fit to {n:,} rows of {width:,} numbers",
+        "use fewer columns, categories or records",
+    )
 
 
 def unit_records(plan: LinearPlan, x: NDArray[np.floating], y: NDArray[np.floating]) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ from sordino.data import in_memory
 from sordino.mechanisms import Stream, Streams, clip_rows, memory
 from sordino.training.convex.plan import LogisticPlan
 from sordino.training.convex.solver import MOST_PRODUCTS, least_tolerance, minimise
-from sordino.training.fitting import Fitted, Job, train_in_one_release
+from sordino.training.fitting import Fitted, Job, check_linear, train_in_one_release
 from sordino.training.linear import check_labels
 
 _BLOCK = 4096
@@ -40,14 +40,7 @@ def fit_logistic(
     fits = 1 if plan.classes == 2 else plan.classes
     everything = np.ones((fits, width), dtype=bool)
     noise = plan.perturbation.objective_noise(generator, everything)
-    # Decided before the data is read: whether the solver gets there must say nothing about them. The computed gradient
-    # is brought to half the tolerance, so that with its rounding the true one meets it.
-    least = least_tolerance(n, width, plan.ridge, float(np.linalg.norm(noise, axis=1).max()))
-    if least > plan.tolerance / 2:
-        raise ValueError(
-            f"a gradient norm of {plan.tolerance:g} is too fine for floating point with {n:,} rows and a ridge of "
-            f"{plan.ridge:g}: plan with a tolerance of {4 * least:.2g}"
-        )
+    _check_tolerance(plan, n, width, float(np.linalg.norm(noise, axis=1).max()))
     require_memory_for_logistic(n, width)
     ledger.spend(plan.event, what, part, seeded=streams.predictable)
     rows = np.empty((n, width))
@@ -64,7 +57,11 @@ def train_logistic(plan: LogisticPlan, job: Job) -> Fitted:
     """`fit` under a plan of objective perturbation: weights as `fit_logistic` gives them, under the name "weights"."""
     _check_adjacency(plan, job.ledger)
     x, y = (np.asarray(part) for part in in_memory(job.records))
-    require_memory_for_logistic(*_check_shapes(x, y))
+    n, width = _check_shapes(x, y)
+    check_linear(job.model, width - 1, 1 if plan.classes == 2 else plan.classes)
+    # The noise is drawn after the charge: ten times its expected norm is a bound that it hardly ever exceeds.
+    _check_tolerance(plan, n, width, 10 * plan.perturbation.expected_norm(width))
+    require_memory_for_logistic(n, width)
 
     def solve(ledger: Ledger, streams: Streams, what: str) -> Array:
         return fit_logistic(plan, x, y, ledger, streams, what=what, part=job.part)
@@ -142,6 +139,19 @@ def _check_adjacency(plan: LogisticPlan, ledger: Ledger) -> None:
     if ledger.terms.adjacency != plan.adjacency:
         raise ValueError(
             f"the plan is for {plan.adjacency} and the ledger for {ledger.terms.adjacency}: plan with the ledger's"
+        )
+
+
+def _check_tolerance(plan: LogisticPlan, n: int, width: int, noise_norm: float) -> None:
+    """Decided before the data is read: whether the solver gets there must say nothing about them.
+
+    The computed gradient is brought to half the tolerance, so that with its rounding the true one meets it.
+    """
+    least = least_tolerance(n, width, plan.ridge, noise_norm)
+    if least > plan.tolerance / 2:
+        raise ValueError(
+            f"a gradient norm of {plan.tolerance:g} is too fine for floating point with {n:,} rows and a ridge of "
+            f"{plan.ridge:g}: plan with a tolerance of {4 * least:.2g}"
         )
 
 

@@ -308,3 +308,24 @@ def test_fit_takes_a_plan_for_many_classes() -> None:
     x, _ = table(60)
     plan = LogisticPlan.calibrated(n=60, width=5, target_epsilon=1.0, data_norm=3.0, classes=3)
     assert fit(plan, None, (x, np.arange(60) % 3), ledger=Ledger(1.0, 1e-3)).weights["weights"].shape == (3, 6)
+
+
+def test_fit_refuses_what_it_cannot_fit_before_the_charge() -> None:
+    x, y = table(40)
+    plan = LogisticPlan.calibrated(n=40, width=5, target_epsilon=1.0, data_norm=3.0)
+    line = LinearPlan(3.0, (0.0, 1.0), 20.0)
+    three = replace(plan, classes=3)
+    refused = [
+        (replace(plan, tolerance=1e-15), None, x, y, "too fine for floating point"),
+        *((each, None, x[:, 0], y, "expected vectors") for each in (plan, line)),
+        *((each, None, x, np.stack([y, y], 1), "expected vectors") for each in (plan, line)),
+        *((each, nn.Linear(9, 1), x, y, r"nn.Linear\(5, 1\)") for each in (plan, line)),
+        *((each, nn.Linear(5, 1, bias=False), x, y, r"nn.Linear\(5, 1\)") for each in (plan, line)),
+        *((each, nn.ReLU(), x, y, "not ReLU") for each in (plan, line)),
+        (three, nn.Linear(5, 1), x, y, r"nn.Linear\(5, 3\)"),
+    ]
+    for each, model, rows, labels, message in refused:
+        ledger = Ledger(5.0, 1e-3)
+        with pytest.raises(ValueError, match=message):
+            fit(each, model, (rows, labels), ledger=ledger)
+        assert not ledger.entries
