@@ -33,7 +33,6 @@ from sordino.papers.records import Cell, Record
 from sordino.papers.trials import Experiment, Result
 from sordino.selection import Attributes, best_of_trials
 from sordino.training import (
-    RIDGE_PER_NOISE,
     SGD,
     GaussianObjective,
     LogisticPlan,
@@ -281,22 +280,8 @@ def adult_best(experiment: Experiment) -> Record:
     return declared(PAPER)["adult-best"].record(
         experiment,
         rows,
-        follows=[
-            *said,
-            f"{_WHOLE.capitalize()}: columns, cuts, ridge and noise take nothing of Adult but what ε counts. "
-            f"Categories and bounds are documented; {_BINS} bins have equal widths between the bounds, in log(1+x) "
-            "where numbers from zero up span a factor of a thousand; the ridge is "
-            f"{RIDGE_PER_NOISE:g} times E‖b‖/√n, found on made-up tables (item ridges)",
-            f"The charged choice is among three such encodings, by a best of random with {_MEAN_TRIALS:g} fits on "
-            "average, and noisy scores on a fifth of the training records",
-            f"{_CHOICE.capitalize()}: which columns, cuts and model to try, and the choice among them, came from the "
-            "training records, and ε does not cover that: it is of the training and of the tables of private CFS alone",
-            f"Held out: {_FOLDS} folds of the training records, {fold_repeats} trainings each, mean ± half of the 95 % "
-            f"interval over trainings. Test: PAW's 9,750 records, {repeats} trainings, by which nothing was chosen",
-            "Centred: an indicator less 1/m, a number less ½; the public norm of a row is then less, and the noise "
-            f"with it. Seven columns: {', '.join(_FEW)}. Scaled to its bounds, a capital gain of some thousand dollars "
-            "would hardly count, in bins it does",
-        ],
+        follows=said,
+        words={"fold_repeats": f"{fold_repeats}", "repeats": f"{repeats}"},
     )
 
 

@@ -141,20 +141,16 @@ def table_10(experiment: Experiment) -> Record:
             f"Features on average: {', '.join(f'{method} {mean(each):.3g}' for method, each in found_sizes.items())}",
             f"{100 * frequent:.1f} % of the test records are of the most frequent class",
             over_splits(effort.splits, effort.fits),
-            "PAFS scores its subsets on a fifth of the 191 training records, held out, with trainings at the row's ε "
-            f"on the rest ({PAFS_BREEDING.population} subsets, {PAFS_BREEDING.generations} generations). One such "
-            f"score is of {len(set_aside(first.train)[1])} records: without noise in the scores, the best "
-            f"{effort.finalists} subsets are trained and scored {effort.rescores} times more, and the best mean wins. "
-            "The final training is on all 191. CFS-Greedy takes as many features as CFS-GA finds, and so does Random, "
-            f"but {_WIDTH} in the whole workflow, where it has nothing to look that up in",
-            f"Whole workflow: {effort.selections} selections on each split. PAFS has {_CHARGED_TRIALS} trials, each "
-            f"training and score charged, within {_CHARGED_SHARE:.0%} of the budget; the best are not scored again. "
-            "Random subsets are compared with PAFS's at the same noise. Trainings after a search are planned for "
-            f"{_WIDTH} features, whatever it finds. Random and All select nothing and spend all on training",
         ],
         words={
             "here": f"{effort.fits * effort.splits} fits of each in place of 1,000",
             "share": f"{PARENTS_SHARE:g}",
+            "held_out": f"{len(set_aside(first.train)[1])}",
+            "population": f"{PAFS_BREEDING.population}",
+            "generations": f"{PAFS_BREEDING.generations}",
+            "finalists": f"{effort.finalists}",
+            "rescores": f"{effort.rescores}",
+            "selections": f"{effort.selections}",
         },
     )
 

@@ -66,17 +66,14 @@ def table_16(experiment: Experiment) -> Record:
     return declared(PAPER)["table-16"].record(
         experiment,
         rows,
-        follows=[
-            *said,
-            f"Without privacy and categories PAW has 84.44 %, ours {plainly[PLAIN_RIDGE]:.2f} % with the ridge of "
-            f"PAW's library and {plainly[_HARDLY_ANY]:.2f} % with hardly any: the scale of our numbers is not why, and "
-            "a linear model of these features does not come near PAW's figure either way",
-            "Without: the five numbers but fnlwgt, and the two indicators of sex, which makes PAW's seven features. "
-            f"Mean ± half of the 95 % interval over {repeats['without']} fits ({repeats['with']} with one-hot) on one "
-            f"split; sd is over fits. {100 * table.most_frequent:.1f} % of the test records are of the most frequent "
-            "class",
-        ],
-        words={"here": f"{_FITS['with']} fits with one-hot, not 1,000"},
+        follows=said,
+        words={
+            "here": f"{_FITS['with']} fits with one-hot, not 1,000",
+            "usual_ridge": f"{plainly[PLAIN_RIDGE]:.2f}",
+            "small_ridge": f"{plainly[_HARDLY_ANY]:.2f}",
+            "frequent": f"{100 * table.most_frequent:.1f}",
+            **{f"{way}_repeats": f"{count}" for way, count in repeats.items()},
+        },
     )
 
 
