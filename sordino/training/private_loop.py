@@ -25,7 +25,7 @@ from sordino.mechanisms import Stream, Streams
 from sordino.runs import Key, Run, RunError, charging, kind_of, until_diverged
 from sordino.training import dpsgd
 from sordino.training.augmentation import Augment
-from sordino.training.dpsgd import Training, TrainingState, check_finite, refuse_single_precision
+from sordino.training.dpsgd import ClippedSum, Training, TrainingState, check_finite, refuse_single_precision
 from sordino.training.fitting import (
     BLOCKS,
     Checkpoint,
@@ -197,7 +197,7 @@ class PrivateLoop:
     A ledger on disk is charged a block of steps at a time, a twentieth of the plan or what `batches(steps)` asks for.
     In a run folder each block begins with a checkpoint, and a loop that was killed repeats the steps since: under the
     same weights with the same noise, which releases nothing new. Should the program then do something else, so that a
-    step would start from other weights, the step is refused and the charged steps are lost, but not the run. Without a
+    step would sum other gradients, the step is refused and the charged steps are lost, but not the run. Without a
     folder, a loop that is left or killed amid a block has paid for the rest of that block too.
     """
 
@@ -313,7 +313,7 @@ class PrivateLoop:
         self._model.refuse_changes()
         augmentation = streams.generator(Stream.AUGMENTATION, state.done)
         found = self._model.clipped_sum_of(x, y, state.l2_clip, augmentation)
-        if self._log is not None and not self._log.admits(state.done, state.l2_clip, self._model.weights()):
+        if self._log is not None and not self._log.admits(state.done, state.l2_clip, self._shown(found)):
             self._refuse_repetition()
         # From here on something is released, and the batch is used up whatever happens.
         self._waiting = self._batch = None
@@ -323,6 +323,11 @@ class PrivateLoop:
         self._training.update(state, parameters, gradient, next_clip)
         if self.run is not None and state.done == self._steps:
             self._finish(self.run)
+
+    def _shown(self, found: ClippedSum) -> dict[str, Tensor]:
+        """All that a step's release is computed from, besides its clip, the plan and the key."""
+        norms = {} if self.plan.quantile_clip is None else {"norms": found.norms}
+        return norms | {f"sum of {name}": value for name, value in found.sums.items()}
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise LoopError(
@@ -399,16 +404,17 @@ class PrivateLoop:
         (self.run.private / _STEPS).unlink(missing_ok=True)
         self.close()
         raise LoopError(
-            f"step {self._state_now.done} starts from other weights than before the loop was stopped, and its noise "
-            "must not be used again: a program that is run again must do the same (keep schedulers by `schedulers=`). "
+            f"step {self._state_now.done} sums other gradients than before the loop was stopped, and its noise must "
+            "not be used again: a program that is run again must do the same, with the same loss, model, augmentation "
+            "and learning rates (keep schedulers by `schedulers=`). "
             f"Call make_private again: it continues from the last checkpoint, with {lost} charged steps lost in all"
         )
 
 
 class _StepLog:
-    """For each step since the checkpoint, a keyed fingerprint of what it started from, written before its release.
+    """For each step since the checkpoint, a keyed fingerprint of its clipped sums, written before their release.
 
-    A step that is repeated must start from the same: another sum under the same noise would be a second release.
+    A step that is repeated must have the same: another sum under the same noise would be a second release.
     """
 
     def __init__(self, run: Run, key: Key) -> None:
@@ -420,12 +426,12 @@ class _StepLog:
                 if era == str(self._era) and len(tag) == 64:
                     self._known[int(step)] = tag
 
-    def admits(self, step: int, l2_clip: float, weights: dict[str, Tensor]) -> bool:
-        """Whether the step is new, which is then on disk, or starts from what it started from before."""
+    def admits(self, step: int, l2_clip: float, shown: dict[str, Tensor]) -> bool:
+        """Whether the step is new, which is then on disk, or would show the same as before."""
         mac = hmac.new(self._secret, f"step {step} {l2_clip!r}".encode(), hashlib.sha256)
-        for name in sorted(weights):
-            value = weights[name].detach().cpu().contiguous()
-            mac.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
+        for name in sorted(shown):
+            value = shown[name].detach().cpu().contiguous()
+            mac.update(repr((name, str(value.dtype), tuple(value.shape))).encode())
             mac.update(value.reshape(-1).view(torch.uint8).numpy().data)
         tag = mac.hexdigest()
         if step in self._known:

@@ -640,12 +640,40 @@ def test_a_secret_key_is_resumed_too_and_other_data_or_plans_are_refused(tmp_pat
 def test_a_program_that_does_something_else_gets_no_noise_twice_and_does_not_lose_its_run(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         trained_in(tmp_path / "run", 6)
-    with pytest.raises(LoopError, match="starts from other weights"):
+    with pytest.raises(LoopError, match="sums other gradients"):
         trained_in(tmp_path / "run", disturb=6)
     trained_in(tmp_path / "run")
     _, facts = Run(tmp_path / "run").read_tensors(tmp_path / "run" / "model.safetensors")
     assert facts["charged"] == 40
     assert facts["steps"] == 38  # a block of two was charged and lost
+
+
+class Scaled:
+    """A loss that reads a setting from elsewhere."""
+
+    factor = 1.0
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.factor * LOSS(output, target)
+
+
+# Of gradients that are all clipped, twice the loss gives the same sums: the count of a quantile clip shows it.
+@pytest.mark.parametrize("changes", [{"l2_clip": 100.0}, {"l2_clip": 1e-3, "quantile_clip": QuantileClip(4.0)}])
+def test_another_loss_is_noticed_before_the_first_repeated_release(tmp_path: Path, changes: dict[str, Any]) -> None:
+    loss = Scaled()
+    with pytest.raises(Killed):
+        trained_in(tmp_path, 5, loss=loss, **changes)
+    loss.factor = 2.0
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    private = loop(model, optimizer=optimizer, schedulers=[scheduler], run=tmp_path, epochs=4, loss=loss, **changes)
+    before = copy.deepcopy(model)
+    x, y = next(private.batches())
+    with pytest.raises(LoopError, match="step 4 sums other gradients") as refused:
+        private.step(x, y)
+    assert "\n" not in str(refused.value)
+    assert same(model, before)
 
 
 def test_a_loader_lends_its_batch_size() -> None:
