@@ -220,7 +220,7 @@ class Key:
         if self.environment != binding.environment() or self.choices != binding.choose(self.choices):
             raise RunError(
                 f"{run.folder} was started in another environment (versions, threads, processor or rules): resume it "
-                "in that environment, or start a new run, which is charged anew"
+                "in that environment, or start a new run, which is charged again"
             )
 
     def resumed(

@@ -145,7 +145,7 @@ class TableLedger:
                 Run(path.parent).check_free()
             elif Ledger.open(path).entries:
                 raise LedgerError(
-                    f"the ledger {path} has entries, and {kept}, which tells which table it is for, is missing: put it "
+                    f"the ledger {path} has entries, and {kept}, which says which table it is for, is missing: put it "
                     "back, or start again with another --out, where what was spent so far is not counted"
                 )
             return False

@@ -132,7 +132,7 @@ def carry_out_advice(
             epsilon, model, known = float(content["epsilon"]), str(content["model"]), content["public"]
         if known != public:
             raise ValueError(
-                f"{folder} was begun with another --public file, or without one: give the same, or another --out"
+                f"{folder} was started with another --public file, or without one: give the same, or another --out"
             )
     else:
         epsilon, model = AdvisedPlan.affordable(request, table.schema, account.now())

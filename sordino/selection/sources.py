@@ -52,10 +52,10 @@ class PrivateTable:
             dataset = load(file)
             known = Schema.of(dataset.facts, target or "target") if schema is None else _read_schema(schema, target)
             return cls(file, known, len(under(dataset, known).train), public)
-        if target is None:
-            raise DataError("give --target, the column to predict")
         if schema is not None:
             known = _read_schema(schema, target)
+        elif target is None:
+            raise DataError("give --target, the column to predict, or a --schema that names it")
         elif public is not None:
             known = Schema.inferred(public, target)
         else:

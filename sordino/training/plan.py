@@ -119,6 +119,16 @@ class Plan:
     of l2_clip·2⁻³⁰, with exactly rounded noise on a public grid (`mechanisms.exact`), scaled up by `sensitivity`, which
     counts what rounding may add. Otherwise noise is drawn and added in double precision, and cast to the model's type.
 
+    Parameters
+    ----------
+    sampler : how batches are drawn, such as PoissonSampler(n, expected_batch_size).
+    l2_clip : the bound on the norm of each example's gradient.
+    noise_multiplier : the noise's standard deviation in units of l2_clip; `Plan.calibrated` finds it for a budget.
+    steps : how many batches are drawn.
+    quantile_clip : adapts the clip to a private quantile of the norms.
+    private : False only by `without_noise`.
+    exact : as above; needs a model and records in double precision.
+
     >>> plan = Plan.calibrated(
     ...     n=1000, expected_batch_size=100, epochs=2, l2_clip=1.0, target_epsilon=3.0, target_delta=1e-5
     ... )

@@ -285,7 +285,7 @@ class PrivateLoop:
     def batches(self, steps: int | None = None) -> Iterator[tuple[Any, Any]]:
         """The plan's batches from where the loop is, or at most so many of them; some may be empty."""
         if self.drawn == self._steps and not self._over:
-            raise LoopError(f"all {self._steps} planned steps are drawn: a longer training needs a plan of its own")
+            raise LoopError(f"all {self._steps} planned steps are drawn: a longer training needs its own plan")
         last = self._steps if steps is None else min(self._steps, self.drawn + steps)
         while self.drawn < last:
             with self._one_at_a_time:
@@ -331,7 +331,7 @@ class PrivateLoop:
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise LoopError(
-            "a private loop is not copied or pickled: two of them would add the same noise; call make_private anew"
+            "a private loop is not copied or pickled: two of them would add the same noise; call make_private again"
         )
 
     def cost(self, delta: float | None = None) -> Cost:
