@@ -54,7 +54,12 @@ def _cost(event: Event, delta: float, adjacency: Adjacency) -> Cost:
     if (by_sum := pure_epsilon(event, adjacency)) is not None:
         bounds.append((by_sum, "pure"))
     if not bounds:
-        raise UnsupportedEvent(f"no accountant can price this event under {adjacency} at δ={delta:g}")
+        refused = f"no accountant can price this event under {adjacency} at δ={delta:g}"
+        try:
+            rdp.epsilon(event, delta, adjacency)
+        except UnsupportedEvent as reason:
+            refused += f": {reason}"
+        raise UnsupportedEvent(refused)
     epsilon, accountant = min(bounds)
     return Cost(epsilon, accountant, by_pld, by_rdp)
 

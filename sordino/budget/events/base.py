@@ -42,8 +42,9 @@ class Event:
 
     A subclass gives its `words` and at least one of `rdp` (Rényi DP) and `losses` (privacy loss distribution; alone it
     needs `precision` too). An accountant refuses events without the method it needs; the ledger charges the smallest
-    of the prices it can get. The fields are the JSON form: positive numbers, positive integers or events, unless
-    `__post_init__` allows others. Import the module with the subclass before you open a ledger that holds such events:
+    of the prices it can get. `adjacencies` are those under which all its prices hold: zero-out alone, unless it lists
+    others. The fields are the JSON form: positive numbers, positive integers or events, unless `__post_init__` allows
+    others. Import the module with the subclass before you open a ledger that holds such events:
     an unknown name is refused.
 
     >>> from dataclasses import dataclass
@@ -68,6 +69,8 @@ class Event:
     """What the privacy statement calls it, with its fields in braces."""
     sampling: ClassVar[str] = ""
     """How it samples records, in the words of the privacy statement."""
+    adjacencies: ClassVar[tuple[Adjacency, ...]] = ("zero-out",)
+    """Under which its prices hold."""
     depth = 0
     """How deep events are nested in this one."""
 
@@ -94,6 +97,11 @@ class Event:
 
     def check_adjacency(self, adjacency: Adjacency) -> None:
         """Raise UnsupportedEvent if no price is known under this adjacency."""
+        if adjacency not in self.adjacencies:
+            raise UnsupportedEvent(
+                f"{type(self).__name__} is priced under {', '.join(self.adjacencies)} only, not under {adjacency}: use "
+                "such a ledger, or list in its `adjacencies` what else its prices hold for"
+            )
 
     def rdp(self, adjacency: Adjacency, orders: Array) -> Array:
         """An upper bound on the Rényi divergence at each order."""
@@ -229,6 +237,9 @@ def pure_sum(event: Event, adjacency: Adjacency) -> Fraction | None:
         one = leaf.pure_epsilon(adjacency)
         if one is None:
             return None
+        leaf.check_adjacency(adjacency)
+        if one < 0:
+            raise UnsupportedEvent(f"{type(leaf).__name__} gives a negative pure ε: correct its `pure_epsilon`")
         total += count * one
     return total
 
@@ -248,8 +259,10 @@ def _leaf_rdp(leaf: Event, adjacency: Adjacency, orders: tuple[float, ...]) -> A
     with np.errstate(all="ignore"):  # what overflows becomes inf or nan, and costs inf below
         values = leaf.rdp(adjacency, alphas)
     # The sums of binomials behind sampled events are rounded: never let a rounding error lower a price.
-    values = np.where(np.isnan(values), np.inf, np.maximum(values, 0))
-    return np.asarray(values + 1e-13 * np.maximum(1, gammaln(alphas + 1)) / (alphas - 1))
+    rounding = 1e-13 * np.maximum(1, gammaln(alphas + 1)) / (alphas - 1)
+    if np.any(values < -1e4 * rounding):
+        raise UnsupportedEvent(f"{type(leaf).__name__} gives a negative Rényi divergence: correct its `rdp`")
+    return np.asarray(np.where(np.isnan(values), np.inf, np.maximum(values, 0)) + rounding)
 
 
 def library_rdp(event: dp_accounting.DpEvent, adjacency: Adjacency, orders: Array) -> Array:
@@ -273,6 +286,11 @@ def check_events(*events: object) -> None:
             raise UnsupportedEvent(
                 f"{type(event).__name__} is not a privacy event; use one of sordino.events, or define it with "
                 "`class MyEvent(Event, name=…)`"
+            )
+        parameters = vars(type(event)).get("__dataclass_params__")
+        if parameters is None or not parameters.frozen:
+            raise UnsupportedEvent(
+                f"{type(event).__name__} could change after it is priced: put @dataclass(frozen=True) before its class"
             )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from dp_accounting.rdp.rdp_privacy_accountant import _compute_rdp_repeat_and_select
 
 from sordino.budget.events.base import (
+    ADJACENCIES,
     Adjacency,
     Array,
     Event,
@@ -91,6 +92,7 @@ class RepeatAndSelect(Event, name="repeat-and-select"):
     event: Event
     mean: float
     shape: float = 1.0
+    adjacencies = ADJACENCIES  # those of the event, which are checked when it is priced
 
     def __post_init__(self) -> None:
         nest(self, self.event)
@@ -167,6 +169,7 @@ class NonPrivate(Event, name="non-private"):
     """Something without any guarantee: ε = ∞."""
 
     words = "not private"
+    adjacencies = ADJACENCIES
 
     def rdp(self, adjacency: Adjacency, orders: Array) -> Array:
         return library_rdp(dp_accounting.NonPrivateDpEvent(), adjacency, orders)

@@ -11,6 +11,7 @@ from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPriv
 from scipy.special import ndtr
 
 from sordino.budget.events.base import (
+    ADJACENCIES,
     LARGEST_CONNECTED_INTERVAL,
     NEIGHBOURS,
     Adjacency,
@@ -30,6 +31,7 @@ class Gaussian(Event, name="gaussian"):
 
     noise_multiplier: float
     words = "Gaussian, σ={noise_multiplier:.5g}"
+    adjacencies = ADJACENCIES
     sampling = "full batch"
 
     def rdp(self, adjacency: Adjacency, orders: Array) -> Array:
@@ -55,6 +57,7 @@ class PoissonGaussian(Event, name="poisson-gaussian"):
     sample_rate: float
     noise_multiplier: float
     words = "Poisson-sampled Gaussian, q={sample_rate:.5g}, σ={noise_multiplier:.5g}"
+    adjacencies = ADJACENCIES
     sampling = "Poisson"
 
     def __post_init__(self) -> None:

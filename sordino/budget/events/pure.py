@@ -9,6 +9,7 @@ import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as distributions
 
 from sordino.budget.events.base import (
+    ADJACENCIES,
     LARGEST_CONNECTED_INTERVAL,
     Adjacency,
     Array,
@@ -25,6 +26,7 @@ class Laplace(Event, name="laplace"):
 
     noise_multiplier: float
     words = "Laplace, scale {noise_multiplier:.5g}"
+    adjacencies = ADJACENCIES
 
     def rdp(self, adjacency: Adjacency, orders: Array) -> Array:
         return library_rdp(dp_accounting.LaplaceDpEvent(self._scale(adjacency)), adjacency, orders)
@@ -60,6 +62,7 @@ class Pure(Event, name="pure"):
 
     epsilon: float
     words = "pure {epsilon:.5g}-DP"
+    adjacencies = ADJACENCIES
 
     def rdp(self, adjacency: Adjacency, orders: Array) -> Array:
         exponents = np.log1p(np.exp((1 - 2 * orders) * self.epsilon)) - np.log1p(np.exp(-self.epsilon))

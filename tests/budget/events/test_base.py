@@ -2,6 +2,7 @@ import contextlib
 import json
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +28,7 @@ from sordino.budget import (
     cost,
 )
 from sordino.budget.events import composed, from_json, leaves, to_json
-from sordino.budget.events.base import check_adjacency, check_delta, delta_besides_exceptions
+from sordino.budget.events.base import ADJACENCIES, check_adjacency, check_delta, delta_besides_exceptions
 
 from ..strategies import events
 
@@ -300,3 +301,62 @@ def test_an_event_without_a_price_is_refused():
 
     with pytest.raises(UnsupportedEvent, match="no accountant"):
         cost(Unpriced(), 1e-5)
+
+
+def test_a_users_event_holds_under_zero_out_alone_unless_it_says_more(tmp_path):
+    @dataclass(frozen=True)
+    class Everywhere(Rounded, name="test-everywhere"):
+        adjacencies = ADJACENCIES
+
+    @dataclass(frozen=True)
+    class OnlyPure(Event, name="test-only-pure"):
+        def pure_epsilon(self, adjacency):
+            return Fraction(1)
+
+    for adjacency in ("replace-one", "add-remove"):
+        for event in (Rounded(4.0), WithLosses(4.0), OnlyPure(), RepeatAndSelect(Rounded(4.0), 2.0)):
+            with pytest.raises(UnsupportedEvent, match="zero-out only"):
+                cost(event, 1e-5, adjacency)
+            ledger = Ledger(50.0, 1e-5, adjacency=adjacency)
+            with pytest.raises(UnsupportedEvent):
+                ledger.spend(event, "statistics")
+            assert not ledger.entries
+        assert cost(Everywhere(4.0), 1e-5, adjacency).epsilon > 0
+    assert cost(OnlyPure(), 1e-5).epsilon == 1
+
+
+def test_a_negative_price_is_refused():
+    @dataclass(frozen=True)
+    class Negative(Event, name="test-negative"):
+        def rdp(self, adjacency, orders):
+            return -1.0 * orders
+
+    @dataclass(frozen=True)
+    class NegativePure(Event, name="test-negative-pure"):
+        def pure_epsilon(self, adjacency):
+            return Fraction(-1)
+
+    for event in (Negative(), NegativePure()):
+        for each in (event, Repeated(event, 1000), Composed((Gaussian(1.0), event))):
+            with pytest.raises(UnsupportedEvent, match=r"negative|no accountant"):
+                cost(each, 1e-5)
+            with pytest.raises(UnsupportedEvent):
+                Ledger(1.0, 1e-5).spend(each, "statistics")
+    with pytest.raises(UnsupportedEvent, match="negative Rényi divergence"):
+        cost(Negative(), 1e-5)
+
+
+def test_an_event_is_a_frozen_dataclass():
+    class Plain(Event, name="test-plain"):
+        def rdp(self, adjacency, orders):
+            return 0 * orders
+
+    @dataclass
+    class Thawed(Plain, name="test-thawed"):
+        pass
+
+    for event in (Plain(), Thawed()):
+        with pytest.raises(UnsupportedEvent, match=r"@dataclass\(frozen=True\)"):
+            Ledger(1.0, 1e-5).spend(event, "statistics")
+        with pytest.raises(UnsupportedEvent, match=r"@dataclass\(frozen=True\)"):
+            to_json(event)
