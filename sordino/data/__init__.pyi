@@ -24,7 +24,6 @@ from .raw_files import reading as reading
 from .records import ArrayRecords as ArrayRecords
 from .records import DatasetRecords as DatasetRecords
 from .records import Records as Records
-from .records import TableRecords as TableRecords
 from .records import array_fingerprint as array_fingerprint
 from .records import as_records as as_records
 from .records import dataset_records as dataset_records

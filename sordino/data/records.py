@@ -1,7 +1,7 @@
 """Records: private data as training sees it, whatever it is kept in.
 
-Arrays, memory maps, tensors, torch Datasets and tables with a schema all become `Records`: a length, batches by index,
-and a keyed fingerprint. Nothing downstream cares which it is.
+Arrays, memory maps, tensors and torch Datasets all become `Records`: a length, batches by index, and a keyed
+fingerprint. Nothing downstream cares which it is.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,13 +26,14 @@ from torch.utils.data import (
     default_collate,
 )
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 Indices = NDArray[np.int64]
 Collate = Callable[[list[Any]], Any]
 _BLOCK = 4096
 _LABELS = ("labels", "label")
+_PLAIN = {str, bytes, bool, int, float, complex, type(None)}
+"""Types whose repr says all."""
+_BY_BYTES = "biufcmMSU"
+"""NumPy's kinds of numbers, times and text: neither objects nor fields."""
 
 
 @runtime_checkable
@@ -66,10 +67,10 @@ class ArrayRecords:
     def __init__(self, x: Any, y: Any) -> None:
         self.x, self.y = x, y
         for leaf in self._leaves:
-            if hasattr(leaf, "iloc") or not hasattr(leaf, "shape"):  # a pandas object, or no array at all
+            if not (isinstance(leaf, Tensor | np.ndarray) and leaf.ndim):
                 raise TypeError(
-                    f"records are arrays or tensors, not {type(leaf).__name__}: make a table into numbers with "
-                    "sordino.features.OneHot(schema.columns)(table), anything else with numpy.asarray"
+                    f"records are arrays or tensors with rows, not {type(leaf).__name__}: make a table into numbers "
+                    "with sordino.features.OneHot(schema.columns)(table), anything else with numpy.asarray"
                 )
         lengths = {len(leaf) for leaf in self._leaves}
         if len(lengths) != 1 or 0 in lengths:
@@ -83,7 +84,7 @@ class ArrayRecords:
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
         """All inputs, then all targets, as NumPy has them."""
-        return tuple(_array(leaf) for leaf in self._leaves)
+        return tuple(leaf.numpy(force=True) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves)
 
     def __len__(self) -> int:
         return self._n
@@ -94,7 +95,7 @@ class ArrayRecords:
         )
 
     def fingerprint(self, key: bytes) -> str:
-        return array_fingerprint(key, self.arrays)
+        return array_fingerprint(key, (self.x, self.y))
 
 
 class DatasetRecords:
@@ -128,40 +129,7 @@ class DatasetRecords:
 
     def fingerprint(self, key: bytes) -> str:
         """Of the items as they are read now: where they are random beyond a seed, no two fingerprints are alike."""
-        mac = hmac.new(key, digestmod=hashlib.sha256)
-        for index in range(self._n):
-            leaves, structure = pytree.tree_flatten(self.batch(np.array([index])))
-            mac.update(str(structure).encode())
-            for leaf in leaves:
-                if isinstance(leaf, Tensor):
-                    _absorb(mac, _array(leaf))
-                else:
-                    mac.update(repr(leaf).encode())
-        return mac.hexdigest()
-
-
-class TableRecords:
-    """Rows of a table, made into numbers a batch at a time by `encode` (such as `features.OneHot` of a schema's
-    columns)."""
-
-    def __init__(self, table: pd.DataFrame, y: NDArray[Any], encode: Callable[[pd.DataFrame], NDArray[Any]]) -> None:
-        if len(table) != len(y) or len(y) == 0:
-            raise ValueError(
-                f"a table and its targets must have one row for each record, not {len(table)} and {len(y)}"
-            )
-        self._table, self._y, self._encode = table, np.asarray(y), encode
-
-    def __len__(self) -> int:
-        return len(self._y)
-
-    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(np.array(self._encode(self._table.iloc[indices]))), torch.from_numpy(self._y[indices])
-
-    def fingerprint(self, key: bytes) -> str:
-        columns = [self._table[name] for name in self._table]
-        codes = [(column.cat.codes if hasattr(column, "cat") else column).to_numpy() for column in columns]
-        plain = [code.astype("U") if code.dtype.hasobject else code for code in codes]
-        return array_fingerprint(key, (*plain, self._y))
+        return array_fingerprint(key, (self.batch(np.array([index])) for index in range(self._n)))
 
 
 def as_records(data: Any) -> Records:
@@ -224,19 +192,48 @@ def _refuse_sampler(loader: DataLoader[Any]) -> None:
         )
 
 
-def array_fingerprint(key: bytes, arrays: Iterable[NDArray[Any]]) -> str:
-    """An HMAC of the arrays' types, shapes and bytes, a block of rows at a time."""
+def array_fingerprint(key: bytes, parts: Iterable[Any]) -> str:
+    """An HMAC of the types, shapes and bytes of arrays and tensors, and of the tuples and dicts that hold them.
+
+    Guarantee: parts that differ in a value, a type, a shape, a key or in what holds what have different fingerprints.
+    Arrays alone have those of `mechanisms.data_tag`, to which runs of version 0.1 are bound.
+    """
     mac = hmac.new(key, digestmod=hashlib.sha256)
-    for array in arrays:
-        _absorb(mac, array)
+    for part in parts:
+        leaves, structure = pytree.tree_flatten(part)
+        if not structure.is_leaf():
+            mac.update(str(structure).encode())
+        for leaf in leaves:
+            _absorb(mac, leaf)
     return mac.hexdigest()
 
 
-def _absorb(mac: hmac.HMAC, array: NDArray[Any]) -> None:
-    mac.update(f"{array.dtype.str}{array.shape}".encode())
+def _absorb(mac: hmac.HMAC, leaf: Any) -> None:
+    if type(leaf) in _PLAIN:
+        text = repr(leaf).encode()
+        mac.update(f"{type(leaf).__name__}{len(text)}:".encode() + text)
+        return
+    kind, shape, array = _typed(leaf)
+    mac.update(f"{kind}{shape}".encode())
     blocks = (array[start : start + _BLOCK] for start in range(0, len(array), _BLOCK)) if array.ndim else (array,)
     for block in blocks:
-        mac.update(np.ascontiguousarray(block).data.cast("B") if block.size else b"")
+        mac.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data if block.size else b"")
+
+
+def _typed(leaf: Any) -> tuple[str, tuple[int, ...], NDArray[Any]]:
+    """The name of the leaf's type, its shape, and an array of its bytes."""
+    if isinstance(leaf, Tensor) and leaf.layout == torch.strided and not (leaf.is_quantized or leaf.is_nested):
+        try:
+            leaf = leaf.numpy(force=True)
+        except TypeError:  # NumPy has no such type (bfloat16)
+            flat = leaf.detach().cpu().contiguous().flatten()
+            return str(leaf.dtype), tuple(leaf.shape), flat.view(torch.uint8).numpy()
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in _BY_BYTES:
+        return leaf.dtype.str, leaf.shape, np.asarray(leaf)
+    kind = f"{type(leaf).__name__} of {leaf.dtype}" if hasattr(leaf, "dtype") else type(leaf).__name__
+    raise ValueError(
+        f"a {kind} among the records has no fingerprint: give dense tensors, arrays of numbers or text, or plain values"
+    )
 
 
 def _collate(items: list[Any]) -> Any:
@@ -283,10 +280,3 @@ def _rows(batch: Any) -> set[int]:
 
 def _gathered(leaf: Any, indices: Indices) -> Tensor:
     return leaf[torch.from_numpy(indices)] if isinstance(leaf, Tensor) else torch.from_numpy(leaf[indices])
-
-
-def _array(leaf: Any) -> NDArray[Any]:
-    if isinstance(leaf, Tensor):
-        leaf = leaf.detach().cpu()
-        leaf = leaf.view(torch.int16) if leaf.dtype == torch.bfloat16 else leaf  # NumPy has no such type
-    return np.asarray(leaf)

@@ -127,7 +127,7 @@ class CanaryRecords:
         """First which records are canaries, with their secret's coins: a run is resumed with the same ones only."""
         kinds = np.concatenate([np.zeros(len(self.real), np.int8), 1 + self.canaries.coins.astype(np.int8)])
         secret = np.frombuffer(bytes.fromhex(self.canaries.secret), np.uint8)
-        return array_fingerprint(key, (kinds, secret, *self.real.arrays))
+        return array_fingerprint(key, (kinds, secret, self.real.x, self.real.y))
 
 
 class WithCanaries:

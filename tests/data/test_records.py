@@ -18,7 +18,15 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from sordino.data import ArrayRecords, DatasetRecords, Records, TableRecords, as_records, dataset_records, in_memory
+from sordino.data import (
+    ArrayRecords,
+    DatasetRecords,
+    Records,
+    array_fingerprint,
+    as_records,
+    dataset_records,
+    in_memory,
+)
 from sordino.mechanisms import data_tag
 
 KEY = b"k" * 16
@@ -69,7 +77,8 @@ def test_memory_maps_tuples_and_dicts_are_read_in_place(tmp_path: Path) -> None:
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     labels = np.repeat(Y, 2000)
     records = ArrayRecords({"a": mapped, "b": (mapped[:, ::-1], labels)}, labels)
-    assert records.fingerprint(KEY) == data_tag(KEY, mapped, mapped[:, ::-1], labels, labels)
+    copied = ArrayRecords({"a": np.array(mapped), "b": (np.array(mapped[:, ::-1]), labels)}, labels)
+    assert records.fingerprint(KEY) == copied.fingerprint(KEY)
     x, _ = records.batch(np.array([2000]))
     assert torch.equal(x["b"][0], torch.tensor([[3.0, 2.0]]))
     assert in_memory(records)[0]["a"] is mapped
@@ -77,9 +86,55 @@ def test_memory_maps_tuples_and_dicts_are_read_in_place(tmp_path: Path) -> None:
         ArrayRecords(X, Y[:5])
 
 
-def test_bfloat16_has_a_fingerprint() -> None:
-    records = ArrayRecords(torch.from_numpy(X).bfloat16(), torch.from_numpy(Y))
-    assert len(records.fingerprint(KEY)) == 64
+A, B, LABELS = torch.from_numpy(X), torch.from_numpy(X) + 1, torch.from_numpy(Y)
+
+
+@pytest.mark.parametrize(
+    ("data", "other"),
+    [
+        ({"a": A, "b": B, "labels": LABELS}, {"b": A, "a": B, "labels": LABELS}),
+        (((A, B), LABELS), (A, (B, LABELS))),
+        (((A, B), LABELS), ([A, B], LABELS)),
+        ((A.bfloat16(), LABELS), (A.bfloat16().view(torch.int16), LABELS)),
+        ((A.bfloat16(), LABELS), (A.half(), LABELS)),
+        ((A.bfloat16(), LABELS), (B.bfloat16(), LABELS)),
+        ((A.to(torch.float8_e4m3fn), LABELS), (A.to(torch.float8_e4m3fn).view(torch.uint8), LABELS)),
+        ((X.astype(">f4"), Y), (X.astype("<f4"), Y)),
+    ],
+    ids=["keys", "nesting", "containers", "bfloat16", "half", "values", "float8", "byte order"],
+)
+def test_fingerprints_bind_keys_structure_and_types(data: Any, other: Any) -> None:
+    assert as_records(data).fingerprint(KEY) == as_records(data).fingerprint(KEY)
+    assert as_records(data).fingerprint(KEY) != as_records(other).fingerprint(KEY)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "other"),
+    [
+        (np.zeros((1, 3000)), np.eye(1, 3000, 1500)),
+        (np.zeros(1), np.zeros(1, np.float32)),
+        (np.float32(1), np.float64(1)),
+        (np.array(["a"]), np.array(["b"])),
+        (1, "1"),
+        (None, "None"),
+    ],
+)
+def test_leaves_that_are_no_tensors_bind_in_full(leaf: Any, other: Any) -> None:
+    def fingerprint(held: Any) -> str:
+        collated = DatasetRecords(Pairs(), lambda items: ((torch.ones(len(items), 2), [held]), torch.ones(len(items))))
+        return collated.fingerprint(KEY)
+
+    assert fingerprint(leaf) == fingerprint(leaf)
+    assert fingerprint(leaf) != fingerprint(other)
+
+
+def test_what_has_no_exact_fingerprint_is_refused() -> None:
+    for leaf in (object(), np.array([object()]), np.zeros(1, "i4,f4"), torch.eye(2).to_sparse()):
+        with pytest.raises(ValueError, match=r"a \w+.* among the records has no fingerprint"):
+            array_fingerprint(KEY, [leaf])
+    for rows in ([1, 2], np.array(1), "text", None):
+        with pytest.raises(TypeError, match=r"anything else with numpy\.asarray"):
+            as_records((rows, rows))
 
 
 def test_items_of_a_dataset_are_collated_and_their_contents_bind() -> None:
@@ -146,22 +201,6 @@ def test_what_has_no_rows_is_refused() -> None:
         as_records((X, Y, Y))
     with pytest.raises(ValueError, match="one row for each item"):
         dataset_records(Pairs(), lambda items: (torch.zeros(1, 2), torch.zeros(1))).batch(np.array([0, 1]))
-
-
-def test_a_table_is_encoded_a_batch_at_a_time() -> None:
-    table = pd.DataFrame({"age": [1.0, 2.0, 3.0], "work": pd.Categorical(["a", "b", "a"])})
-    encoded: list[int] = []
-
-    def encode(rows: pd.DataFrame) -> Any:
-        encoded.append(len(rows))
-        return rows[["age"]].to_numpy(np.float32)
-
-    records = TableRecords(table, np.array([0, 1, 1]), encode)
-    assert records.batch(np.array([2]))[0].tolist() == [[3.0]]
-    assert encoded == [1]
-    other = TableRecords(table.assign(work=pd.Categorical(["a", "a", "b"])), np.array([0, 1, 1]), encode)
-    assert other.fingerprint(KEY) != records.fingerprint(KEY)
-    assert len(records.fingerprint(KEY)) == 64
 
 
 def test_tables_lists_and_streams_are_refused_with_the_remedy() -> None:

@@ -159,3 +159,10 @@ def test_damaged_canaries_are_said(tmp_path: Path, content: str) -> None:
     (run.private / "canaries.json").write_text(content)
     with pytest.raises(RunError, match="damaged"):
         outcome(run)
+
+
+def test_fingerprints_with_canaries_bind_the_keys_of_dicts() -> None:
+    a, b = np.zeros((4, 2), np.float32), np.ones((4, 2), np.float32)
+    canaries = Canaries(3, "00" * 16)
+    both = [CanaryRecords(ArrayRecords(x, np.arange(4)), canaries) for x in ({"a": a, "b": b}, {"b": a, "a": b})]
+    assert both[0].fingerprint(b"k" * 16) != both[1].fingerprint(b"k" * 16)
