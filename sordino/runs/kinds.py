@@ -80,9 +80,8 @@ def kind_of(folder: str | Path) -> Kind:
         raise RunError(f"{run.folder} holds a {written}, which this version of sordino does not know: upgrade it")
     if holds_account(run.folder):
         raise RunError(f"{run.folder} was created by a command for tables: rerun that with --out {run.folder}")
-    if any(
-        path.is_file() for path in (run.model, run.checkpoint, Purpose.RUN.file(run))
-    ):  # unfinished, or of version 0.1
+    # An unfinished fit has no run.json yet, one of version 0.1 never had.
+    if any(path.is_file() for path in (run.model, run.checkpoint, Purpose.RUN.file(run))):
         return _FIT
     raise RunError(f"{run.folder} is not a run of sordino: it has no {DESCRIPTION}")
 
@@ -97,7 +96,7 @@ def predict(folder: str | Path, file: str | Path) -> list[str]:
 
     >>> predict("runs/missing", "patients.csv")
     Traceback (most recent call last):
-    sordino.runs.run.RunError: runs/missing is not a run of sordino: it has no run.json
+    sordino.runs.run.RunError: there is no folder runs/missing
     """
     kind = kind_of(folder)
     if kind.predicts is None:
