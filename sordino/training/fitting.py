@@ -330,7 +330,7 @@ class Checkpoint:
     state: TrainingState
     seal: str | None = None
     """None of one that an older version has written: its steps must not be repeated under the same noise."""
-    extra: list[dict[str, Any]] = field(default_factory=list)
+    extra: list[Any] = field(default_factory=list)
     """What else is kept, as JSON: the learning-rate schedulers of a user's own loop."""
 
     @classmethod

@@ -40,6 +40,7 @@ from sordino.training.fitting import (
 from sordino.training.modules import TrainableModule, require_memory
 from sordino.training.optimisers import TorchOptimiser, check_parameters
 from sordino.training.plan import Plan, QuantileClip
+from sordino.training.scheduler_states import read_state, scheduler_states
 
 _STEPS = "steps.log"
 
@@ -91,7 +92,7 @@ def make_private(
     ledger : the ledger to charge; without one, a new one, kept in the run folder if there is a `run`.
     run : a folder or Run. A loop that was killed resumes when the same program runs again: model, optimizer and
         schedulers are set back to the last checkpoint, and the steps since are repeated bit for bit.
-    schedulers : learning-rate schedulers (anything with a state_dict of numbers), kept in the checkpoint.
+    schedulers : learning-rate schedulers (anything with a state_dict of numbers and texts), kept in the checkpoint.
     quantile_clip : a QuantileClip, which adapts the clip to a private quantile of the norms.
     clipping : `Flat` (the default), `Automatic` or `PerLayer`.
     l2_penalty : adds l2_penalty·w to each example's gradient before the clip.
@@ -145,6 +146,7 @@ def make_private(
     with ExitStack() as stack:
         where = Run.at(run) if isinstance(run, str | Path) else run
         if where is not None:
+            scheduler_states(schedulers)  # refuses what no checkpoint can hold
             stack.enter_context(where.alone())
         plan = _plan(where, request, ledger)
         if ledger is None:
@@ -241,9 +243,16 @@ class PrivateLoop:
         self._key, self._number, self._state = begin_or_resume(run, training, ledger, known, seed, what, part)
         self._optimizer.over(self._model.parameters, self._state.optimiser)
         kept = Checkpoint.read(run, self._key)
-        for scheduler, state in zip(self._schedulers, [] if kept is None else kept.extra, strict=False):
-            scheduler.load_state_dict(state)
+        states = [] if kept is None else kept.extra
         self._charged = ledger.entries[self._number].count - self._key.lost
+        if len(states) == len(self._schedulers):
+            for scheduler, state in zip(self._schedulers, states, strict=True):
+                scheduler.load_state_dict(read_state(state))
+        elif self._charged:  # else nothing was drawn, and there is nothing to set back
+            raise RunError(
+                f"{run.folder} was started with {len(states)} schedulers, not {len(self._schedulers)}: pass the same "
+                "in `schedulers=`"
+            )
         self._log = _StepLog(run, self._key)
 
     @property
@@ -373,7 +382,7 @@ class PrivateLoop:
             check_finite(self._model.parameters)
         state = self._state_now
         self._optimizer.export(self._model.parameters, state.optimiser)  # schedulers change its learning rate
-        extra = [scheduler.state_dict() for scheduler in self._schedulers]
+        extra = scheduler_states(self._schedulers)
         Checkpoint(self._model.weights(), state, extra=extra).write(self.run, self._key)
         self._log.clear()
 

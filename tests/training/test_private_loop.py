@@ -648,6 +648,42 @@ def test_a_program_that_does_something_else_gets_no_noise_twice_and_does_not_los
     assert facts["steps"] == 38  # a block of two was charged and lost
 
 
+def test_milestones_are_kept_and_another_number_of_schedulers_is_refused(tmp_path: Path) -> None:
+    def rates(run: Path, stop_after: int | None = None, count: int = 1) -> list[float]:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        schedulers = [torch.optim.lr_scheduler.MultiStepLR(optimizer, [6, 12]) for _ in range(2)]
+        private, seen = loop(model, optimizer=optimizer, schedulers=schedulers[:count], run=run), []
+        try:
+            for x, y in private.batches():
+                seen.append(optimizer.param_groups[0]["lr"])
+                private.step(x, y)
+                schedulers[0].step()
+                if stop_after == private.drawn:
+                    break
+        finally:
+            private.close()
+        return seen
+
+    whole = rates(tmp_path / "whole")
+    assert len(set(whole)) == 3
+    rates(tmp_path / "broken", 4)
+    for count in (0, 2):
+        with pytest.raises(RunError, match=f"was started with 1 schedulers, not {count}"):
+            rates(tmp_path / "broken", count=count)
+    assert rates(tmp_path / "broken") == whole[3:]  # the last block of one is repeated
+
+
+def test_a_scheduler_that_cannot_be_kept_is_refused_before_anything_is_charged(tmp_path: Path) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    scheduler.note = {1, 2}  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="the state of StepLR cannot be kept in a checkpoint: it holds a set"):
+        loop(model, optimizer=optimizer, schedulers=[scheduler], run=tmp_path / "run")
+    assert not (tmp_path / "run" / "ledger.json").exists()
+
+
 class Scaled:
     """A loss that reads a setting from elsewhere."""
 
