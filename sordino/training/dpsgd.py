@@ -92,12 +92,15 @@ class Training:
 
     @torch.no_grad()
     def update(self, state: "TrainingState", parameters: Weights, gradient: Weights, next_clip: float) -> None:
-        """Move the model's parameters by what a step has released."""
-        deviation = self.plan.noise_multiplier * state.l2_clip / self.plan.sampler.expected_batch_size
-        self.optimiser.step(parameters, state.optimiser, gradient, state.done, deviation)
+        """Move the model's parameters by what a step has released.
+
+        The step is over before the optimiser is called: whatever happens there, its noise is never drawn again.
+        """
+        step, deviation = state.done, self.plan.noise_multiplier * state.l2_clip / self.plan.sampler.expected_batch_size
+        state.done, state.l2_clip = step + 1, next_clip
+        self.optimiser.step(parameters, state.optimiser, gradient, step, deviation)
         if self.averaging is not None and state.average is not None:
-            self.averaging.step(state.average, parameters, state.done)
-        state.done, state.l2_clip = state.done + 1, next_clip
+            self.averaging.step(state.average, parameters, step)
 
 
 @dataclass

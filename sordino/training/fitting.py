@@ -4,6 +4,7 @@ DP-SGD goes block by block: charge the ledger on disk, draw and train the block'
 process has never drawn more than the ledger says, and loses at most one block of work.
 """
 
+import secrets
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -368,9 +369,15 @@ class Checkpoint:
 def binding_of(training: Training, seed: int | None) -> Binding:
     """What the key of a training is for."""
     model, records, batch = training.model, training.records, training.plan.sampler.expected_batch_size
-    return Binding(
-        digest(training.facts()), records.fingerprint, seed, lambda known: model.choose(records, known, batch)
-    )
+
+    def choose(known: dict[str, Any] | None) -> dict[str, Any]:
+        choices = model.choose(records, known, batch)
+        if getattr(training.optimiser, "keeps_all_in_its_state", True):
+            return choices
+        # Another optimizer may not repeat a step from a checkpoint: a token keeps it from being tried.
+        return {**choices, "optimiser": secrets.token_hex(8)}
+
+    return Binding(digest(training.facts()), records.fingerprint, seed, choose)
 
 
 def key_in_memory(training: Training, ledger: Ledger, seed: int | None) -> Key:

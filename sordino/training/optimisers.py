@@ -167,6 +167,11 @@ class TorchOptimiser:
     def to_json(self) -> dict[str, Any]:
         return self._facts
 
+    @property
+    def keeps_all_in_its_state(self) -> bool:
+        """Whether a checkpoint holds all that it remembers: torch's own do; others may keep more elsewhere."""
+        return str(self._facts.get("optimiser")).startswith("torch.optim.")
+
     def start(self, parameters: Weights) -> State:
         optimizer, state = self._made(parameters), State()
         self._optimizer, self._of = optimizer, (parameters, state)
@@ -268,6 +273,8 @@ def _rehearse(optimizer: Optimizer) -> None:
 
 
 def _restored(optimizer: Optimizer, parameters: Weights, state: State) -> Optimizer:
+    for value in parameters.values():
+        optimizer.state.pop(value, None)  # an optimizer that was interrupted remembers steps after the checkpoint
     for slot, values in state.items():
         kind, _, name = slot.rpartition(":")
         if kind == "group":
