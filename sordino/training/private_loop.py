@@ -158,7 +158,8 @@ def make_private(
         records.batch(np.arange(0))  # an empty draw, too, must be collated
         private = PrivateLoop(training, trainable, ledger, where, schedulers)
         private._begin(what, part, seed, stack)
-        private._open = weakref.finalize(private, stack.pop_all().close)
+        if not private._over:  # of a finished run nothing is left to hold
+            private._open = weakref.finalize(private, stack.pop_all().close)
     return private
 
 
@@ -231,10 +232,11 @@ class PrivateLoop:
             self._charged, self._block = 0, 1 if ledger.path is None else max(1, self.plan.steps // BLOCKS)
             return
         self._block = max(1, self.plan.steps // BLOCKS)
-        with until_diverged(run):
+        with until_diverged(run, run.private / _STEPS):
             ledger.reload()
         if run.model.exists():
             done = load_finished(run, training, ledger)
+            Key.end(run, run.checkpoint, run.private / _STEPS)  # a kill may have come between the model and this
             self._state = TrainingState(done, self.plan.l2_clip, {}, None)
             self._over = True
             return
@@ -287,12 +289,18 @@ class PrivateLoop:
 
     def _streams(self) -> Streams:
         if self._key is None:
-            raise LoopError("the loop is over: call make_private again to resume its run")
+            then = "starts and charges a new training" if self.run is None else "resumes its run"
+            raise LoopError(f"the loop is closed: call make_private again, which {then}")
         self._key.streams.check_process()
         return self._key.streams
 
     def batches(self, steps: int | None = None) -> Iterator[tuple[Any, Any]]:
-        """The plan's batches from where the loop is, or at most so many of them; some may be empty."""
+        """The plan's batches from where the loop is, or at most so many of them; some may be empty.
+
+        A loop whose run is finished has none left; one that was closed before raises LoopError.
+        """
+        if not self._over:
+            self._streams()
         if self.drawn == self._steps and not self._over:
             raise LoopError(f"all {self._steps} planned steps are drawn: a longer training needs its own plan")
         last = self._steps if steps is None else min(self._steps, self.drawn + steps)
@@ -353,7 +361,7 @@ class PrivateLoop:
 
     def close(self) -> None:
         """Leave the run folder to others; it is resumed from its last checkpoint."""
-        self._key, self._over = None, True
+        self._key = None
         if self._open is not None:
             self._open()
 
@@ -393,6 +401,7 @@ class PrivateLoop:
         count = self.ledger.entries[self._number].count
         write_finished(run, self._training, self._key, count, self._state_now.done)
         Key.end(run, run.checkpoint, run.private / _STEPS)
+        self._over = True
         self.close()
 
     def _refuse_repetition(self) -> NoReturn:

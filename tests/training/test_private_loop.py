@@ -24,7 +24,7 @@ from sordino.data import as_records
 from sordino.gradients import ClippedGradients, ExamplesMixError
 from sordino.mechanisms import memory
 from sordino.mechanisms.streams import Stream, StreamsError
-from sordino.runs import Run, RunError
+from sordino.runs import Diverged, Key, Run, RunError
 from sordino.training.optimisers import OptimiserError
 from sordino.training.plan import QuantileClip
 from sordino.training.private_loop import LoopError, PrivateLoop
@@ -684,6 +684,47 @@ def test_a_scheduler_that_cannot_be_kept_is_refused_before_anything_is_charged(t
     assert not (tmp_path / "run" / "ledger.json").exists()
 
 
+def test_a_kill_between_the_model_and_the_end_leaves_no_key_and_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*paths: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Key, "end", killed)
+        with pytest.raises(Killed):
+            trained_in(tmp_path)
+    hidden = [tmp_path / "private" / "key.json", tmp_path / "private" / "steps.log", Run(tmp_path).checkpoint]
+    assert all(path.exists() for path in hidden)
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    private = loop(model, optimizer=optimizer, run=tmp_path, epochs=4)
+    assert not any(path.exists() for path in hidden)
+    assert list(private.batches()) == []
+    with Run(tmp_path).alone():  # although the loop is still there
+        pass
+
+
+def test_a_diverged_run_leaves_no_log_of_its_steps(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        trained_in(tmp_path, 5)
+    (tmp_path / "diverged.json").write_text("{}")
+    assert (tmp_path / "private" / "steps.log").exists()
+    with pytest.raises(Diverged):
+        trained_in(tmp_path)
+    assert not (tmp_path / "private" / "steps.log").exists()
+
+
+def test_a_closed_loop_says_so(tmp_path: Path) -> None:
+    for run, what in ((None, "starts and charges a new training"), (tmp_path, "resumes its run")):
+        private = loop(run=run)
+        private.step(*next(private.batches()))
+        private.close()
+        with pytest.raises(LoopError, match=f"the loop is closed: call make_private again, which {what}"):
+            list(private.batches())
+
+
 class Scaled:
     """A loss that reads a setting from elsewhere."""
 
@@ -710,6 +751,8 @@ def test_another_loss_is_noticed_before_the_first_repeated_release(tmp_path: Pat
         private.step(x, y)
     assert "\n" not in str(refused.value)
     assert same(model, before)
+    with pytest.raises(LoopError, match="the loop is closed"):
+        list(private.batches())
 
 
 def test_a_loader_lends_its_batch_size() -> None:
