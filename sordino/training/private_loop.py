@@ -4,6 +4,7 @@ batches."""
 import hashlib
 import hmac
 import os
+import re
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -43,6 +44,7 @@ from sordino.training.plan import Plan, QuantileClip
 from sordino.training.scheduler_states import read_state, scheduler_states
 
 _STEPS = "steps.log"
+_LINE = re.compile(rb"(\d+) (\d+) ([0-9a-f]{64})")
 
 
 class LoopError(ValueError):
@@ -432,17 +434,23 @@ class PrivateLoop:
 class _StepLog:
     """For each step since the checkpoint, a keyed fingerprint of its clipped sums, written before their release.
 
-    A step that is repeated must have the same: another sum under the same noise would be a second release.
+    A step that is repeated must have the same: another sum under the same noise would be a second release. What follows
+    the last line break was torn by a kill before its release, and is overwritten; any other bad line is damage.
     """
 
     def __init__(self, run: Run, key: Key) -> None:
         self._path, self._secret, self._era = run.private / _STEPS, bytes.fromhex(key.secret), key.era
         self._known: dict[int, str] = {}
-        if self._path.exists():
-            for line in self._path.read_text().splitlines():
-                era, step, tag = [*line.split(" "), "", ""][:3]
-                if era == str(self._era) and len(tag) == 64:
-                    self._known[int(step)] = tag
+        content = self._path.read_bytes() if self._path.exists() else b""
+        self._end = content.rfind(b"\n") + 1
+        for line in content[: self._end].splitlines():
+            found = _LINE.fullmatch(line)
+            if found is None:
+                raise RunError(
+                    f"{self._path} is damaged: restore it from a backup, or start a new run in another folder"
+                )
+            if int(found[1]) == self._era:
+                self._known[int(found[2])] = found[3].decode()
 
     def admits(self, step: int, l2_clip: float, shown: dict[str, Tensor]) -> bool:
         """Whether the step is new, which is then on disk, or would show the same as before."""
@@ -454,19 +462,31 @@ class _StepLog:
         tag = mac.hexdigest()
         if step in self._known:
             return hmac.compare_digest(self._known[step], tag)
-        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(handle, f"{self._era} {step} {tag}\n".encode())
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        self._append(f"{self._era} {step} {tag}\n".encode())
         self._known[step] = tag
         return True
+
+    def _append(self, line: bytes) -> None:
+        """On disk when this returns, in place of whatever was torn."""
+        with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+            file.truncate(self._end)
+            file.seek(self._end)
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        if self._end == 0:  # the file may be new: so that its name, too, outlasts a crash
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        self._end += len(line)
 
     def clear(self) -> None:
         """After a checkpoint: none of these steps will be repeated."""
         self._path.unlink(missing_ok=True)
         self._known.clear()
+        self._end = 0
 
 
 def _trainable(model: nn.Module) -> list[int]:
