@@ -19,12 +19,20 @@ from sordino.mechanisms.streams import Streams
 from sordino.training import SGD, DenseNetwork, Plan, TrainableModule
 from sordino.training.dense import side_by_side
 from sordino.training.dense_sums import softmax_slope
-from sordino.training.dpsgd import Steps, Trainable, Training, steps_until
+from sordino.training.dpsgd import Steps, Trainable, Training, TrainingState, release
 from sordino.training.heads import cross_entropy
 
 RECORD = Path("results/benchmarks/side-by-side.json")
 NETWORKS = ((64, 10), (64, 128, 10), (64, 512, 64, 10))
 RECORDS, BATCH = 20_000, 100
+
+
+def steps_until(training: Training, state: TrainingState, streams: Streams, last: int) -> Steps[None]:
+    """Steps that wait for their clipped sums, without a run or a ledger."""
+    while state.done < last:
+        clipped = yield training.draw(state, streams)
+        gradient, next_clip = release(clipped, state.l2_clip, training.plan, streams, state.done)
+        training.update(state, training.model.parameters, gradient, next_clip)
 
 
 def trainings(widths: tuple[int, ...], count: int, steps: int, way: str) -> list[Steps[None]]:

@@ -133,17 +133,8 @@ Steps = Generator[Wanted, ClippedSum, T]
 """A training that stops at each draw until it is sent the clipped sum: so several can wait for theirs together."""
 
 
-def steps_until(training: Training, state: TrainingState, streams: Streams, last: int) -> Steps[None]:
-    """Steps of the plan from where the training is up to the last, which is left out: for experiments, not charged."""
-    parameters = training.model.parameters
-    while state.done < last:
-        clipped = yield training.draw(state, streams)
-        gradient, next_clip = release(clipped, state.l2_clip, training.plan, streams, state.done)
-        training.update(state, parameters, gradient, next_clip)
-
-
 def train_steps(training: Training, state: TrainingState, streams: Streams, last: int) -> None:
-    """The same at once."""
+    """Steps of the plan from where the training is up to the last, which is left out: for experiments, not charged."""
     parameters = training.model.parameters
     while state.done < last:
         clipped = training.draw(state, streams).found()

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.side_by_side import steps_until
 from sordino import models
 from sordino.budget import Ledger
 from sordino.data import ArrayRecords
@@ -17,7 +18,7 @@ from sordino.mechanisms.streams import Streams
 from sordino.runs import Diverged, Run
 from sordino.training.dense import Asked, DenseNetwork, side_by_side, sums_together
 from sordino.training.dense_sums import softmax_slope
-from sordino.training.dpsgd import Steps, Training, steps_until
+from sordino.training.dpsgd import Steps, Training
 from sordino.training.fitting import fitting
 from sordino.training.heads import cross_entropy
 from sordino.training.modules import TrainableModule
