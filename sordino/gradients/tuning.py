@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sordino.gradients import batches, fallback
-from sordino.gradients.autograd_check import agrees, in_double_precision
+from sordino.gradients.autograd_check import agrees, in_double_precision, perturb
 from sordino.gradients.batches import Setup
 from sordino.gradients.dry_runs import sample_examples, without_side_effects
 from sordino.gradients.fallback import WholeGradients
@@ -37,6 +37,8 @@ _SHARE_OF_PLAIN = 2.0
 _FORMED, _WHOLE_BYTES = 64, 2**28
 _PROMISING, _TURNS, _AT_LEAST = 1.5, 2, 64
 _STRICT, _LOOSE = 1e-6, 0.1
+_FEW, _MORE = 7, 17
+"""Examples to compare rules with autograd on: of models with our rules alone, and with rules that users registered."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +109,26 @@ def _registered(setup: Setup) -> dict[str, str]:
 
 
 def _rules_agree(setup: Setup, x: Any, y: Any, without: Iterable[str] = ()) -> bool:
-    """Whether the layer rules agree with autograd; layers `without` a rule take the one for any layer."""
-    replaced = dict.fromkeys(without, any_layer)
+    """Whether the layer rules agree with autograd; layers `without` a rule take the one for any layer.
+
+    With registered rules they must agree on a larger batch too, and when all parameters have moved a little.
+    """
+    replaced, registered = dict.fromkeys(without, any_layer), bool(_registered(setup))
     try:
         # In double precision: in single, rounding alone flips a unit now and then, and with it the gradient.
-        exact, inputs, targets = in_double_precision(setup, x, y)
+        exact, inputs, targets = in_double_precision(setup, x, y, examples=_MORE if registered else _FEW)
         rules = LayerRules.learned(exact, inputs, targets, {**rules_for(exact.model), **replaced})
-        return agrees(rules, exact, inputs, targets, tolerance=_STRICT)
+        agree = agrees(rules, exact, inputs, targets, tolerance=_STRICT)
+        if agree and registered:
+            perturb(exact.model)
+            agree = agrees(rules, exact, inputs, targets, tolerance=_STRICT, examples=_MORE)
+        return agree
     except (RuntimeError, TypeError, ValueError):
         # A model that cannot be copied, or that computes in one precision only.
         rules = LayerRules.learned(setup, x, y, {**rules_for(setup.model), **replaced})
-        return agrees(rules, setup, x, y, tolerance=_LOOSE)
+        return agrees(rules, setup, x, y, tolerance=_LOOSE) and (
+            not registered or agrees(rules, setup, x, y, tolerance=_LOOSE, examples=_MORE)
+        )
 
 
 def fastest(setup: Setup, x: Any, y: Any, physical_batch: int | None) -> tuple[Strategy, Choices]:

@@ -1,5 +1,6 @@
 """Rules that users register: checked against autograd before they are used, and refused when they are wrong."""
 
+import copy
 from collections.abc import Iterator
 
 import pytest
@@ -116,6 +117,32 @@ def test_a_wrong_rule_is_refused_by_name(factor: float) -> None:
     clipped = ClippedGradients(model(), squared_error)
     with pytest.raises(ValueError, match="rule registered for Scale does not give the gradients that autograd gives"):
         clipped(torch.randn(5, 4), torch.randn(5, 2))
+
+
+def test_a_rule_that_is_wrong_only_once_a_parameter_has_left_0_is_refused() -> None:
+    @register_rule(Scale)
+    def scale(tape: Tape, name: str, layer: Scale, x: Tensor) -> Tensor:
+        return tape.run_layer(name, layer, x, gradients=lambda g: {"weight": g * x + layer.bias * g.mean(0), "bias": g})
+
+    built = model()
+    nn.init.zeros_(built[2].bias)
+    before = copy.deepcopy(built.state_dict())
+    with pytest.raises(ValueError, match="registered for Scale"):
+        ClippedGradients(built, squared_error)(torch.randn(5, 4), torch.randn(5, 2))
+    assert all(torch.equal(value, before[name]) for name, value in built.state_dict().items())
+
+
+@pytest.mark.parametrize("examples", [5, 40])
+def test_a_rule_that_is_wrong_only_for_larger_batches_is_refused(examples: int) -> None:
+    @register_rule(Scale)
+    def scale(tape: Tape, name: str, layer: Scale, x: Tensor) -> Tensor:
+        def gradients(g: Tensor) -> dict[str, Tensor | OuterProducts]:
+            return {"weight": g * x if len(x) <= 8 else g * x + g.sum(0), "bias": g}
+
+        return tape.run_layer(name, layer, x, gradients=gradients)
+
+    with pytest.raises(ValueError, match="registered for Scale"):
+        ClippedGradients(model(), squared_error)(torch.randn(examples, 4), torch.randn(examples, 2))
 
 
 def test_a_rule_that_forgets_a_parameter_is_refused() -> None:
