@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-_PAIRS: dict[str, type] = {"dict": dict, "counter": Counter}
+_PAIRS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "counter": Counter}
 
 
 class SchedulerError(ValueError):
