@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -128,8 +130,27 @@ class DatasetRecords:
         return empty
 
     def fingerprint(self, key: bytes) -> str:
-        """Of the items as they are read now: where they are random beyond a seed, no two fingerprints are alike."""
-        return array_fingerprint(key, (self.batch(np.array([index])) for index in range(self._n)))
+        """Of the items, where random transforms draw under a seed from the key: the same again, whatever was drawn.
+
+        A dataset that draws from a generator of its own has no two fingerprints alike.
+        """
+        with _seeded(int.from_bytes(hmac.digest(key, b"random transforms", "sha256")[:8], "big") >> 1):
+            return array_fingerprint(key, (self.batch(np.array([index])) for index in range(self._n)))
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """torch (on the CPU), NumPy and Python draw from this seed inside, and after it as if nothing had been drawn."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            np.random.seed(seed % 2**32)
+            random.seed(seed)
+            yield
+    finally:
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
 
 
 def as_records(data: Any) -> Records:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from sordino.budget import Cost, Ledger
 from sordino.data import dataset_records
-from sordino.gradients import Clipping, Loss
+from sordino.gradients import Clipping, Loss, keep_random_state
 from sordino.mechanisms import Stream, Streams
 from sordino.runs import Key, Run, RunError, charging, kind_of, until_diverged
 from sordino.training import dpsgd
@@ -157,7 +157,8 @@ def make_private(
         ledger.refuse_add_remove()
         training = Training(plan, trainable, records, optimiser)
         refuse_single_precision(plan, trainable, records)
-        records.batch(np.arange(0))  # an empty draw, too, must be collated
+        with keep_random_state(set()):
+            records.batch(np.arange(0))  # an empty draw, too, must be collated
         private = PrivateLoop(training, trainable, ledger, where, schedulers)
         private._begin(what, part, seed, stack)
         if not private._over:  # of a finished run nothing is left to hold

@@ -1,5 +1,6 @@
 """Records of every kind: batches by index, fingerprints that bind a run to its data, and what is refused."""
 
+import random
 from collections import UserDict
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,35 @@ def test_leaves_that_are_no_tensors_bind_in_full(leaf: Any, other: Any) -> None:
 
     assert fingerprint(leaf) == fingerprint(leaf)
     assert fingerprint(leaf) != fingerprint(other)
+
+
+class Jittered(Dataset[Any]):
+    """Items that draw from every generator a transform may use."""
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, index: int) -> Any:
+        return X[index] + np.float32(random.random() + np.random.rand()) + torch.rand(2).numpy(), Y[index]
+
+
+def test_random_transforms_have_one_fingerprint_and_the_callers_generators_stay() -> None:
+    def drawn() -> list[float]:
+        return [random.random(), np.random.rand(), float(torch.rand(()))]
+
+    seed_all(1)
+    first = as_records(Jittered()).fingerprint(KEY)
+    after = drawn()
+    assert as_records(Jittered()).fingerprint(KEY) == first
+    seed_all(1)
+    assert drawn() == after
+    assert as_records(Jittered()).fingerprint(b"j" * 16) != first
+
+
+def seed_all(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def test_what_has_no_exact_fingerprint_is_refused() -> None:

@@ -755,6 +755,22 @@ def test_the_step_log_is_on_disk_by_its_name_too(tmp_path: Path, monkeypatch: py
     assert synced == [False, True, False]
 
 
+class Jittered(Items):
+    """With a random transform, as torchvision's."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        x, y = super().__getitem__(index)
+        return x + torch.randn(6), y
+
+
+def test_a_dataset_with_random_transforms_is_resumed_and_draws_the_same_again(tmp_path: Path) -> None:
+    whole = trained_in(tmp_path / "whole", dataset=Jittered(), seed=1)
+    with pytest.raises(Killed):
+        trained_in(tmp_path / "broken", 5, dataset=Jittered(), seed=1)
+    torch.manual_seed(7)
+    assert same(trained_in(tmp_path / "broken", dataset=Jittered(), seed=1), whole)
+
+
 class Scaled:
     """A loss that reads a setting from elsewhere."""
 
