@@ -72,8 +72,21 @@ class Binding:
     anywhere: bool = False
     """Whether any environment will do that turns a key into the same noise."""
 
+    def check_finished(self, run: Run, facts: dict[str, Any]) -> None:
+        """Refuse the weights of a finished run that had other settings; version 0.1 did not note which."""
+        if facts.get("settings", _settings(self.plan, self.seed)) != _settings(self.plan, self.seed):
+            raise RunError(
+                f"{run.folder} holds a finished run with other settings (another plan, optimiser, loss, model, purpose "
+                "or seed): ask for the same, or use another folder, which is charged anew"
+            )
+
     def environment(self) -> dict[str, Any]:
         return {"generator": GENERATOR} if self.anywhere else environment()
+
+
+def _settings(plan: str, seed: int | None) -> str:
+    """Public, for the file of the weights."""
+    return digest([plan, seed])
 
 
 def digest(facts: object) -> str:
@@ -107,6 +120,10 @@ class Key:
         name = _name(secret, binding.purpose, binding.plan, data)
         here = binding.environment()
         return cls(secret.hex(), name, binding.seed, binding.plan, data, here, binding.choose(None))
+
+    def finished_facts(self, steps: int, charged: int) -> dict[str, Any]:
+        """What is kept with the weights of a finished run: how it was paid for, and with which settings it was made."""
+        return {"steps": steps, "run": self.name, "charged": charged, "settings": _settings(self.plan, self.seed)}
 
     @classmethod
     def read(cls, run: Run, purpose: Purpose = Purpose.RUN) -> "Key | None":

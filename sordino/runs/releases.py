@@ -49,7 +49,7 @@ def release_once(
     Guarantee: that of the event, charged before `train` is called; a run that was stopped has released nothing and
     stays charged. Its state and key are deleted at the end, and also if it diverges. A stopped run is resumed bit for
     bit; with another plan, other data or seed, or in another environment that is refused, and a new run is charged
-    anew.
+    anew. A finished run is loaded for the same plan and seed alone.
     """
     ledger.refuse_add_remove()
     if run is None:
@@ -65,11 +65,12 @@ def release_once(
             entry = None if number is None else ledger.entries[number]
             if entry is None or not entry.count or entry.event != event:
                 raise RunError(f"{run.model} was trained under another plan or ledger: what it cost is not in this one")
+            binding.check_finished(run, facts)
         else:
             with charged_key(run, ledger, binding) as key:
                 ledger.raise_count(key.reserve(ledger, event, 1, what, part, claimed=claimed), 1)
                 weights = train(key)
-                run.write_tensors(run.model, weights, {"steps": steps, "run": key.name, "charged": 1})
+                run.write_tensors(run.model, weights, key.finished_facts(steps, charged=1))
         Key.end(run, *state)
     return weights
 

@@ -131,7 +131,8 @@ def fit(
     records : a pair (x, y) of arrays or tensors, a torch Dataset or DataLoader, or Records.
     optimiser : SGD or Adam, or torch's: an optimizer over the module's parameters, or a function that makes one.
     ledger : what pays.
-    run : a folder or Run to train in; calling again resumes it, or loads the weights if it is finished.
+    run : a folder or Run to train in; calling again with the same settings resumes it, or loads the weights if
+        it is finished.
     loss : loss(output, target), one number an example (reduction="none").
     averaging : release a running average of the weights in place of the last ones.
     what, part : words for the ledger's entry: what is done, on which part of the data.
@@ -265,7 +266,7 @@ def _in_folder(training: Training, job: Job) -> Iterator[_Begun | int]:
     with run.alone(), until_diverged(run):
         ledger.reload()
         if run.model.exists():
-            yield load_finished(run, training, ledger)
+            yield load_finished(run, training, ledger, job.seed)
         else:
             known = known_key(run)
             with charging(run, ledger, unpaid=known is not None and ledger.number_of(known.name) is None):
@@ -465,14 +466,18 @@ def entry_number(ledger: Ledger, key: Key, plan: Plan, what: str | None, part: s
 
 
 def write_finished(run: Run, training: Training, key: Key, charged: int, done: int) -> None:
-    run.write_tensors(run.model, training.model.weights(), {"steps": done, "run": key.name, "charged": charged})
+    run.write_tensors(run.model, training.model.weights(), key.finished_facts(done, charged))
 
 
-def load_finished(run: Run, training: Training, ledger: Ledger) -> int:
-    """Load the weights of a finished run, if this ledger paid for them; returns the steps that they hold."""
+def load_finished(run: Run, training: Training, ledger: Ledger, seed: int | None) -> int:
+    """Load the weights of a finished run, if it had the same settings and this ledger paid for them.
+
+    Returns the steps that they hold.
+    """
     weights, facts = run.read_tensors(run.model)
     entry = _entry_of(ledger, facts.get("run", "?"))
     if entry is None or entry.reserved != training.plan.event or entry.count < whole_number(facts, "charged", run):
         raise RunError(f"{run.model} was trained under another plan or ledger: what it cost is not in this one")
+    binding_of(training, seed).check_finished(run, facts)
     training.model.load(weights)
     return whole_number(facts, "steps", run)

@@ -238,7 +238,7 @@ class PrivateLoop:
         with until_diverged(run, run.private / _STEPS):
             ledger.reload()
         if run.model.exists():
-            done = load_finished(run, training, ledger)
+            done = load_finished(run, training, ledger, seed)
             Key.end(run, run.checkpoint, run.private / _STEPS)  # a kill may have come between the model and this
             self._state = TrainingState(done, self.plan.l2_clip, {}, None)
             self._over = True

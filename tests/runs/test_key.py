@@ -140,3 +140,25 @@ def test_one_release_is_charged_before_it_is_drawn_and_loaded_afterwards(tmp_pat
     assert all(torch.equal(each["weight"], drawn[0]) for each in found)
     assert Key.read(run) is None
     assert len(ledger.entries) == 1
+
+
+def test_a_finished_release_answers_for_its_own_settings_alone(tmp_path: Path) -> None:
+    run, ledger = Run.at(tmp_path), Ledger(path=tmp_path / "ledger.json")
+
+    def release(binding: Binding) -> dict[str, torch.Tensor]:
+        return release_once(
+            run,
+            binding,
+            lambda key: {"weight": torch.ones(1)},
+            ledger,
+            event=Gaussian(2.0),
+            what="a sum",
+            part="train",
+            steps=1,
+        )
+
+    release(bound())
+    assert torch.equal(release(bound())["weight"], torch.ones(1))
+    for other in (replace(bound(), plan="another plan"), replace(bound(), seed=1)):
+        with pytest.raises(RunError, match="finished run with other settings"):
+            release(other)

@@ -699,3 +699,15 @@ def test_every_kind_of_plan_is_read_back_from_its_json() -> None:
         assert plan_from_json(json.loads(json.dumps(plan.to_json()))) == plan
     with pytest.raises(ValueError, match="no plan of sordino"):
         plan_from_json({"steps": 3})
+
+
+def test_a_finished_run_answers_for_its_own_settings_alone(tmp_path: Path) -> None:
+    run, _ = uninterrupted(tmp_path)
+    ledger = open_ledger(run)
+    for optimiser, seed in ((SGD(0.01), 1), (OPTIMISER, 2), (OPTIMISER, None)):
+        with pytest.raises(RunError, match="finished run with other settings"):
+            fit(run, PLAN, model(), optimiser, ledger, seed=seed)
+    content, facts = run.read_tensors(run.model)
+    old = {name: facts[name] for name in ("steps", "run", "charged")}  # as version 0.1 left it
+    run.write_tensors(run.model, content, old)
+    assert fit(run, PLAN, model(dies_at=0), SGD(0.01), ledger, seed=1) == 60
