@@ -373,7 +373,7 @@ def binding_of(training: Training, seed: int | None) -> Binding:
 
     def choose(known: dict[str, Any] | None) -> dict[str, Any]:
         choices = model.choose(records, known, batch)
-        if getattr(training.optimiser, "keeps_all_in_its_state", True):
+        if seed is not None or getattr(training.optimiser, "keeps_all_in_its_state", True):
             return choices
         # Another optimizer may not repeat a step from a checkpoint: a token keeps it from being tried.
         return {**choices, "optimiser": secrets.token_hex(8)}
