@@ -160,6 +160,7 @@ def carry_out(plan: AdvisedPlan, table: Split, proxy: ProxyRows, ledger: Ledger,
     if len(train) != plan.n:
         raise DataError(f"the advice was for {plan.n:,} records to train on, not {len(train):,}")
     run = Run.at(folder)
+    run.write_kind("advice")
     outcome, score = folder / OUTCOME, folder / "score.json"
     charge = plan.score_charge
     public = [proxy.rows] if isinstance(proxy, PublicRows) else proxy.draw(0)
