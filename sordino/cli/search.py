@@ -85,9 +85,8 @@ def search(
         GeneticSearch,
         RandomSearch,
         SearchRequest,
-        open_search,
+        search_within_budget,
     )
-    from sordino.selection import search as find
 
     methods: dict[SearchMethodName, Callable[[], SearchMethod]] = {
         SearchMethodName.paas: lambda: GeneticSearch(generations, population),
@@ -104,9 +103,8 @@ def search(
         l2_clip=clip,
         score_epsilon=score_epsilon,
     )
-    with (
-        progress_shown() as (on_result, say),
-        open_search(
+    with progress_shown() as (on_result, say):
+        result = search_within_budget(
             source,
             request,
             epsilon=epsilon,
@@ -116,16 +114,12 @@ def search(
             public=public,
             ledger=ledger,
             out=out,
-            executor=(executor := executor_for(workers, ray)),
+            executor=executor_for(workers, ray),
             seed=seed,
             on_result=on_result,
             say=say,
-        ) as job,
-    ):
-        found = find(
-            job.run, job.plan, job.parts, job.ledger, executor=executor, seed=seed, on_result=job.on_private_result
         )
-    print_outcome(job.outcome(found), as_json)
+    print_outcome(result, as_json)
 
 
 @contextmanager

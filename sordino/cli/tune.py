@@ -47,25 +47,29 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Choose learning rate and clip of one network privately, and train it, within one budget."""
-    from sordino.selection import tune as choose
+    from sordino.selection import search_within_budget, tuning_request
 
     widths = numbers(hidden, "--hidden") if hidden.strip() else ()
     if any(width != int(width) for width in widths):
         raise typer.BadParameter(f"widths are whole numbers, not {hidden!r}", param_hint="--hidden")
+    request = tuning_request(
+        hidden=[int(width) for width in widths],
+        learning_rates=numbers(learning_rates, "--learning-rates"),
+        clips=numbers(clips, "--clips"),
+        mean_trials=mean_trials,
+        epochs=epochs,
+        expected_batch_size=batch,
+        score_epsilon=score_epsilon,
+        on_public=public is not None,
+    )
     with progress_shown() as (on_result, say):
-        result = choose(
+        result = search_within_budget(
             source,
+            request,
             epsilon=epsilon,
             delta=delta,
             target=target,
             schema=schema,
-            hidden=[int(width) for width in widths],
-            learning_rates=numbers(learning_rates, "--learning-rates"),
-            clips=numbers(clips, "--clips"),
-            mean_trials=mean_trials,
-            epochs=epochs,
-            expected_batch_size=batch,
-            score_epsilon=score_epsilon,
             public=public,
             ledger=ledger,
             out=out,

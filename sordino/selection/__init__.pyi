@@ -40,7 +40,7 @@ from .search_spaces import Grid as Grid
 from .search_workflow import SearchRequest as SearchRequest
 from .search_workflow import claimed_search_epsilon as claimed_search_epsilon
 from .search_workflow import classify_by_search as classify_by_search
-from .search_workflow import open_search as open_search
+from .search_workflow import search_within_budget as search_within_budget
 from .searching import SearchPlan as SearchPlan
 from .searching import search as search
 from .sources import PrivateTable as PrivateTable
@@ -66,3 +66,4 @@ from .tuning import clip_then_rate as clip_then_rate
 from .tuning import rate_by_line as rate_by_line
 from .tuning import rate_by_noise as rate_by_noise
 from .tuning import tune as tune
+from .tuning import tuning_request as tuning_request

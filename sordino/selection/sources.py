@@ -48,21 +48,12 @@ class PrivateTable:
         Guarantee: under zero-out, the ledger's adjacency, the number of records is public; nothing else is read.
         """
         refuse_private_as_public(file, public)
+        known = given_schema(file, target, schema, public)
         if is_named(file):
             dataset = load(file)
-            known = Schema.of(dataset.facts, target or "target") if schema is None else _read_schema(schema, target)
+            known = known or Schema.of(dataset.facts, target or "target")
             return cls(file, known, len(under(dataset, known).train), public)
-        if schema is not None:
-            known = _read_schema(schema, target)
-        elif target is None:
-            raise DataError("give --target, the column to predict, or a --schema that names it")
-        elif public is not None:
-            known = Schema.inferred(public, target)
-        else:
-            raise DataError(
-                "give --schema FILE with the public domain of each column, or --public FILE to infer it from: domains "
-                "are not read off private rows"
-            )
+        assert known is not None
         n, (_, blocks) = 0, cell_blocks(file)
         for cells in blocks:
             missing = [column.name for column in (*known.columns, known.target) if column.name not in cells]
@@ -131,11 +122,28 @@ def _comparable(table: "DataFrame") -> "DataFrame":
     return table.apply(words)
 
 
-def _read_schema(schema: Path, target: str | None) -> Schema:
-    known = Schema.read(schema)
-    if target not in (None, known.target.name):
-        raise DataError(f"{schema} has the target {known.target.name!r}, and --target says {target!r}: make them agree")
-    return known
+def given_schema(source: str, target: str | None, schema: Path | None, public: str | Path | None) -> Schema | None:
+    """The public domain of each column: read from the schema's file, or inferred from the public table.
+
+    None for a named dataset, which declares its own. Domains are never read off private rows.
+    """
+    if schema is not None:
+        known = Schema.read(schema)
+        if target not in (None, known.target.name):
+            raise DataError(
+                f"{schema} has the target {known.target.name!r}, and --target says {target!r}: make them agree"
+            )
+        return known
+    if is_named(source):
+        return None
+    if target is None:
+        raise DataError("give --target, the column to predict, or a --schema that names it")
+    if public is None or is_named(str(public)):
+        raise DataError(
+            "give --schema FILE with the public domain of each column, or --public FILE to infer it from: domains "
+            "are not read off private rows"
+        )
+    return Schema.inferred(public, target)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,17 +155,15 @@ class SearchData:
     parts: TrialData
     test: Split | None
     """Public, to be scored exactly."""
-    schema: dict[str, Any] | None = None
-    """The schema that was given, as JSON values."""
 
     @classmethod
-    def read(cls, source: str, *, schema: Schema | None = None, target: str | None = None) -> "SearchData":
-        """A named dataset, or a .csv or .parquet file under its schema.
+    def read(cls, source: str, schema: Schema | None) -> "SearchData":
+        """A named dataset, or a .csv or .parquet file under its schema, which it needs.
 
         Guarantee: encoding uses public bounds and categories, and the parts come from a record's place in the file
         alone; nothing is read off the records, so it costs nothing.
         """
-        dataset = _dataset(source, schema, target)
+        dataset = _dataset(source, schema)
         if dataset.facts.task != "classification" or dataset.facts.classes is None:
             raise DataError(
                 f"{source} is of the kind {dataset.facts.kind} with the task {dataset.facts.task}: searching and "
@@ -172,7 +178,7 @@ class SearchData:
             train, held_out = (Split(as_array(feature(part.x)), part.y) for part in set_aside(dataset.train))
         parts = TrialData(train.x, train.y, held_out.x, held_out.y, classes)
         test = Split(as_array(feature(dataset.test.x)), dataset.test.y) if len(dataset.test) else None
-        return cls(dataset.name, dataset.facts, parts, test, None if schema is None else schema.to_json())
+        return cls(dataset.name, dataset.facts, parts, test)
 
 
 def check_source(source: str) -> None:
@@ -191,18 +197,10 @@ def feature_of(facts: Facts, name: str) -> Feature:
     raise DataError(f"{name} has examples of kind {facts.kind}: searches are for images, vectors and tables")
 
 
-def _dataset(source: str, schema: Schema | None, target: str | None) -> Dataset:
-    check_source(source)
-    if schema is not None and target not in (None, schema.target.name):
-        raise DataError(
-            f"the schema's target is {schema.target.name!r}, not {target!r}; correct --target or the schema"
-        )
-    if is_named(source):
-        return load(source) if schema is None else under(load(source), schema)
+def _dataset(source: str, schema: Schema | None) -> Dataset:
     if schema is None:
-        raise DataError(
-            "a table of your own needs the public domains of its columns: give --schema, or --target and a public "
-            "table with --public to infer them from"
-        )
+        return load(source)
+    if is_named(source):
+        return under(load(source), schema)
     rows = read_table(source, schema)
     return Dataset(Path(source).name, schema.facts(len(rows), source), rows, rows.take(np.arange(0)))

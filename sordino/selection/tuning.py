@@ -16,8 +16,8 @@ from sordino.runs import Diverged, check_budget
 from sordino.selection.executors import Executor
 from sordino.selection.search_methods import GeneticSearch, RandomSearch, SearchMethod
 from sordino.selection.search_spaces import Dense, DenseLayer, Grid
-from sordino.selection.search_workflow import SearchRequest, open_search
-from sordino.selection.searching import OnResult, search
+from sordino.selection.search_workflow import SearchRequest, search_within_budget
+from sordino.selection.searching import OnResult
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -85,13 +85,19 @@ def tune(
         ...
     ValueError: a grid needs at least one candidate
     """
-    layers = tuple(DenseLayer(width) for width in hidden)
-    grid = Grid(tuple(Dense(layers, rate / clip, 0.0, clip) for clip in clips for rate in learning_rates))
-    # On public data nothing needs to be random or secret: all settings are tried.
-    method: SearchMethod = RandomSearch(mean_trials) if public is None else GeneticSearch(1, len(grid.candidates))
-    with open_search(
+    request = tuning_request(
+        hidden=hidden,
+        learning_rates=learning_rates,
+        clips=clips,
+        mean_trials=mean_trials,
+        epochs=epochs,
+        expected_batch_size=expected_batch_size,
+        score_epsilon=score_epsilon,
+        on_public=public is not None,
+    )
+    return search_within_budget(
         source,
-        SearchRequest(method, grid, epochs, expected_batch_size, score_epsilon=score_epsilon),
+        request,
         epsilon=epsilon,
         delta=delta,
         target=target,
@@ -103,11 +109,26 @@ def tune(
         seed=seed,
         on_result=on_result,
         say=say,
-    ) as job:
-        found = search(
-            job.run, job.plan, job.parts, job.ledger, executor=executor, seed=seed, on_result=job.on_private_result
-        )
-    return job.outcome(found)
+    )
+
+
+def tuning_request(
+    *,
+    hidden: Sequence[int],
+    learning_rates: Sequence[float],
+    clips: Sequence[float],
+    mean_trials: float,
+    epochs: float,
+    expected_batch_size: int | None,
+    score_epsilon: float | None,
+    on_public: bool,
+) -> SearchRequest[Dense]:
+    """The search that tunes one network: parameters as for `tune`."""
+    layers = tuple(DenseLayer(width) for width in hidden)
+    grid = Grid(tuple(Dense(layers, rate / clip, 0.0, clip) for clip in clips for rate in learning_rates))
+    # On public data nothing needs to be random or secret: all settings are tried.
+    method: SearchMethod = GeneticSearch(1, len(grid.candidates)) if on_public else RandomSearch(mean_trials)
+    return SearchRequest(method, grid, epochs, expected_batch_size, score_epsilon=score_epsilon)
 
 
 @dataclass(frozen=True)

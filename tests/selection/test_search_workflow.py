@@ -5,13 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sordino.budget import BudgetExceeded, Composed, Gaussian, Laplace, Ledger, NonPrivate, Repeated, cost
 from sordino.budget.events import to_json
-from sordino.data import Column, DataError, Split
+from sordino.data import Column, DataError, source_fingerprint
 from sordino.data.schema import Schema
-from sordino.runs import Run, RunError
+from sordino.runs import Run, RunError, TableLedger
 from sordino.selection import (
     Dense,
     DenseLayer,
@@ -21,26 +22,35 @@ from sordino.selection import (
     RandomSearch,
     SearchRequest,
     TrialData,
-    search,
 )
-from sordino.selection.search_workflow import SearchData, begun_search, calibrated, prepare_search
+from sordino.selection.search_workflow import calibrated, search_within_budget
+from sordino.selection.sources import SearchData, check_source, given_schema
 
 GRID = Grid((Dense((), 0.5), Dense((DenseLayer(4, trainable=False),), 0.5)))
 REQUEST = SearchRequest(RandomSearch(2.0), GRID, epochs=2, expected_batch_size=20)
 
 
-def search_within(run, request, data, ledger, *, public=None, on_result=lambda result: None):
-    prepared = prepare_search(run, request, data, ledger, public=public)
-    with begun_search(run, prepared, ledger, on_result=on_result) as job:
-        found = search(run, job.plan, job.parts, job.ledger, on_result=job.on_private_result)
-    return job.outcome(found)
+def write_table(folder: Path, name: str, data: TrialData) -> Path:
+    """All records of the data as a table, with its schema beside it."""
+    rows = np.clip(np.concatenate([data.train_x, data.validation_x]), -1, 1)
+    labels = np.array(["no", "yes"])[np.concatenate([data.train_y, data.validation_y])]
+    pd.DataFrame(rows, columns=list("abcde")).assign(y=labels).to_csv(folder / name, index=False)
+    columns = tuple(Column(letter, bounds=(-1.0, 1.0)) for letter in "abcde")
+    schema = Schema(columns, Column("y", categories=("no", "yes")))
+    (folder / "schema.json").write_text(json.dumps(schema.to_json()))
+    return folder / name
 
 
 @pytest.fixture
-def records(data: TrialData) -> SearchData:
-    columns = tuple(Column(name, bounds=(-1.0, 1.0)) for name in "abcde")
-    facts = Schema(columns, Column("y", categories=("no", "yes"))).facts(90, "mine")
-    return SearchData("mine", facts, data, Split(data.validation_x, data.validation_y))
+def searched(tmp_path: Path, data: TrialData):
+    """`search_within_budget` on a table, in the folder `out`."""
+    table = write_table(tmp_path, "mine.csv", data)
+
+    def within(request, epsilon: float = 3.0, **options):
+        fixed = {"delta": 1e-4, "schema": tmp_path / "schema.json", "out": tmp_path / "out"}
+        return search_within_budget(table, request, epsilon=epsilon, **fixed | options)
+
+    return within
 
 
 @pytest.mark.parametrize("method", [GeneticSearch(2, 3), RandomSearch(4.0), GenerationalSearch((3.0, 2.0))], ids=repr)
@@ -69,56 +79,63 @@ def test_what_was_spent_before_leaves_less() -> None:
     )
 
 
-def test_a_search_states_what_the_whole_cost_and_is_read_again(tmp_path: Path, records: SearchData) -> None:
-    run = Run.at(tmp_path)
-    ledger = Ledger(3.0, 1e-4, path=run.ledger)
-    result = search_within(run, REQUEST, records, ledger)
+def test_a_search_states_what_the_whole_cost_and_is_read_again(tmp_path: Path, searched) -> None:
+    result = searched(REQUEST)
+    ledger = Ledger.open(tmp_path / "out/ledger.json")
     assert result["epsilon"] == ledger.cost(reserved=True).epsilon <= 3.0
     assert result["epsilon_of_one_training"] < result["epsilon"]
     assert 0 <= result["validation_accuracy"] <= 1
-    assert 0 <= result["test_accuracy"] <= 1
-    assert "counted above" in (tmp_path / "statement.txt").read_text()
-    assert search_within(run, REQUEST, records, Ledger.open(run.ledger)) == result
+    assert result["test_accuracy"] is None
+    assert "counted above" in (tmp_path / "out/statement.txt").read_text()
+    assert searched(REQUEST) == result
     with pytest.raises(RunError, match="other settings"):
-        search_within(run, replace(REQUEST, epochs=3), records, ledger)
-    known = json.loads((tmp_path / "workflow.json").read_text())
+        searched(replace(REQUEST, epochs=3))
+    kept = tmp_path / "out/workflow.json"
+    known = json.loads(kept.read_text())
     for damage in ({"plan": {}}, {"noise": {}}, {"asked": 1}, {"facts": None}, {"noise": to_json(NonPrivate())}):
-        (tmp_path / "workflow.json").write_text(json.dumps(known | damage))
+        kept.write_text(json.dumps(known | damage))
         with pytest.raises(RunError, match="cannot be read"):
-            search_within(run, REQUEST, records, ledger)
+            searched(REQUEST)
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, records: SearchData) -> None:
-    run = Run.at(tmp_path)
-    run.write_description({"status": "training"})
+def test_a_benchmarks_public_test_records_are_scored_exactly(tmp_path: Path) -> None:
+    request = replace(REQUEST, expected_batch_size=200)
+    result = search_within_budget("digits", request, epsilon=8.0, delta=1e-4, out=tmp_path / "out", seed=1)
+    assert (360 * result["test_accuracy"]) == pytest.approx(round(360 * result["test_accuracy"]))
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, searched) -> None:
+    Run.at(tmp_path / "out").write_description({"status": "training"})
+    with pytest.raises(RunError, match="not an unfinished run"):
+        searched(REQUEST)
+    table, advice = str(tmp_path / "mine.csv"), tmp_path / "advice"
+    TableLedger(table, source_fingerprint(table), 3.0, 1e-4, None, advice, kind="advice").bind(advice)
     with pytest.raises(RunError, match="something else"):
-        search_within(run, REQUEST, records, Ledger(3.0, 1e-4))
+        searched(REQUEST, out=advice)
 
 
-def test_scores_that_do_not_fit_are_refused_and_the_folder_is_free_again(tmp_path: Path, records: SearchData) -> None:
-    run, ledger = Run.at(tmp_path), Ledger(1.0, 1e-4)
+def test_scores_that_do_not_fit_are_refused_and_the_folder_is_free_again(searched) -> None:
     for score_epsilon, fits in ((50.0, False), (0.02, True)):
         request = replace(REQUEST, method=RandomSearch(1.0), score_epsilon=score_epsilon)
         if fits:
-            assert search_within(run, request, records, ledger)["epsilon"] <= 1.0
+            assert searched(request, 1.0)["epsilon"] <= 1.0
         else:
             with pytest.raises(BudgetExceeded, match="validation records"):
-                search_within(run, request, records, ledger)
-            assert ledger.entries == ()
+                searched(request, 1.0)
 
 
-def test_on_public_records_the_search_is_free_and_one_training_paid(tmp_path: Path, records: SearchData) -> None:
-    run, shown = Run.at(tmp_path), []
-    ledger = Ledger(3.0, 1e-4, path=run.ledger)
+def test_on_public_records_the_search_is_free_and_one_training_paid(tmp_path: Path, searched, data: TrialData) -> None:
+    shown = []
     request = replace(REQUEST, method=GeneticSearch(2, 2))
-    other = replace(records, name="public", parts=replace(records.parts, train_y=1 - records.parts.train_y))
-    result = search_within(run, request, records, ledger, public=other, on_result=shown.append)
+    public = write_table(tmp_path, "public.csv", replace(data, train_y=1 - data.train_y))
+    result = searched(request, public=public, on_result=shown.append)
     assert len(shown) == 2
+    ledger = Ledger.open(tmp_path / "out/ledger.json")
     [train] = [entry for entry in ledger.entries if entry.part == "train"]
     assert (train.count, train.committed) == (1, 1)
     assert result["epsilon_of_one_training"] == pytest.approx(3.0, rel=2e-3)
     assert result["in_words"] == str(max(shown, key=lambda result: result.score).candidate)
-    assert "free" in (tmp_path / "statement.txt").read_text()
+    assert "free" in (tmp_path / "out/statement.txt").read_text()
 
 
 def test_records_of_a_table_and_of_named_datasets(tmp_path: Path) -> None:
@@ -126,24 +143,24 @@ def test_records_of_a_table_and_of_named_datasets(tmp_path: Path) -> None:
     table.write_text("age,work,rich\n" + "".join(f"{20 + i},{'ab'[i % 2]},{'ny'[i // 20]}\n" for i in range(40)))
     columns = (Column("age", bounds=(20.0, 60.0)), Column("work", categories=("a", "b")))
     schema = Schema(columns, Column("rich", categories=("n", "y")))
-    found = SearchData.read(str(table), schema=schema, target="rich")
+    found = SearchData.read(str(table), schema)
     assert found.parts.train_x.shape == (32, 3)
     assert found.parts.validation_x.shape == (8, 3)
     assert found.test is None
     assert found.parts.train_x.max() <= 1
     rows = {tuple(row) for row in np.concatenate([found.parts.train_x, found.parts.validation_x]).tolist()}
     assert len(rows) == 40, "no record is in both parts"
-    named = SearchData.read("digits")
+    named = SearchData.read("digits", None)
     assert named.test is not None
-    for wrong, message in [
-        ({"source": "nowhere.csv"}, "neither a file nor"),
-        ({"source": str(table)}, "--schema"),
-        ({"source": str(table), "schema": schema, "target": "age"}, "target"),
-        ({"source": "digits", "schema": schema}, "none of digits"),
-    ]:
-        source = wrong.pop("source")
+    kept = tmp_path / "schema.json"
+    kept.write_text(json.dumps(schema.to_json()))
+    with pytest.raises(DataError, match="neither a file nor"):
+        check_source("nowhere.csv")
+    for target, given, message in [("rich", None, "--schema"), (None, None, "--target"), ("age", kept, "target")]:
         with pytest.raises(DataError, match=message):
-            SearchData.read(source, **wrong)
+            given_schema(str(table), target, given, None)
+    with pytest.raises(DataError, match="none of digits"):
+        SearchData.read("digits", schema)
     table.write_text("age,work,rich\n20,a,n\n21,b,y\n")
     with pytest.raises(DataError, match="too few"):
-        SearchData.read(str(table), schema=schema)
+        SearchData.read(str(table), schema)
