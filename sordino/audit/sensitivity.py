@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from sordino.audit.result import Finding
 from sordino.data import Records
@@ -16,6 +17,8 @@ from sordino.training import Trainable
 
 _TOLERANCE = 1e-5
 _BATCH, _MOST_BATCHES = 8, 3
+_LOOKED_AT = 64
+"""Records among which one that is not finite is looked for."""
 _PHYSICAL = 20
 """Physical batches that a large batch is divided into, more than the model gathers at once."""
 _WEIGHTS = (None, 1.0)
@@ -25,15 +28,24 @@ _WEIGHTS = (None, 1.0)
 def sensitivity_probe(
     model: Trainable, records: Records, l2_clip: float, streams: Streams, expected_batch_size: int | None = None
 ) -> Finding:
-    """Records zeroed out one at a time, in random batches, at several weights.
+    """Zero out records one at a time, in random batches, at several weights.
 
-    With a plan's expected batch size also some of all records in one batch of that size, or as many as there are, once
-    as the model would divide it and once in many small physical batches.
+    With a plan's expected batch size, also zero out some records of one batch of that size (or of all records if there
+    are fewer), once divided as the model divides it and once in many small physical batches.
 
     Fails if a record moves the sums by more than the clip, except for rounding, or moves what the others add (examples
-    that mix: batch norm in training mode). It is exact about what it tries, and proves nothing about what it does not;
-    the records should be `adversarial_rows`. A model with random views is refused: without a record the
-    others are dealt other views, which is no fault.
+    that mix: batch norm in training mode). It is exact about what it tries and proves nothing about the rest, so
+    the records should be `adversarial_rows`. A model with random views is refused: without a record the others get
+    other views, which is no fault.
+
+    Rounding. Zero-out replaces a record by an empty one, so both batches have the same shape, and each of the others'
+    gradients is rounded the same way in both. So a record that is not finite, which adds nothing, takes the place of
+    the one that is zeroed out. Taking the record out instead would change the batch's shape, and with it the order in
+    which matrix products add: scores w·x of d numbers then move by Δ ≤ 2d·u·‖w‖‖x‖ (u = 2⁻²⁴), and softmax turns that
+    into a relative change of up to e^2Δ − 1 in a gradient, which no clip undoes. For ‖x‖ = 1e10 it may be anything, so
+    no tolerance would cover it. In place, only the sums' own rounding is left: B products of norm at most C, added in
+    any order, err by at most (B + 1)·u·B·C, and four such sums by 4·B·(B + 1)·u = 1.7e-5 clips for B = 8. The tolerance
+    for mixing, B·1e-5 clips, is above that.
     """
     if getattr(model, "augmented", False):
         raise ValueError("a model with random views cannot be probed: probe it without `augment`, its clip is the same")
@@ -45,7 +57,6 @@ def sensitivity_probe(
             largest = max(largest, _in_large_batches(model, records, chosen, l2_clip, streams, size))
     except ExamplesMixError as refusal:
         return Finding("sensitivity", 1.0, f"the engine refuses the model: {refusal}")
-    # What is rounded is sums of up to a batch of clips.
     kept = largest <= 1 + _TOLERANCE and mixed <= _BATCH * _TOLERANCE
     seen = f"a record moves the sum by up to {largest:.6f} clips, and what others add by {mixed:.1e}"
     return Finding("sensitivity", 1.0 if kept else 0.0, seen)
@@ -54,6 +65,7 @@ def sensitivity_probe(
 def _worst(model: Trainable, records: Records, l2_clip: float, streams: Streams) -> tuple[float, float]:
     """The largest change by one record, and of what others add; both in clips."""
     n, generator = len(records), streams.generator(Stream.SAMPLING)
+    empty = _empty_record(records)
     model.initialise(streams)
     largest = mixed = 0.0
     for deviation in _WEIGHTS:
@@ -64,12 +76,12 @@ def _worst(model: Trainable, records: Records, l2_clip: float, streams: Streams)
                     value.copy_(torch.from_numpy(generator.normal(0, deviation, tuple(value.shape))))
         for batch in _batches(n, generator):
             all_of_them = _sum(model, records, batch, l2_clip)
-            without = [_sum(model, records, np.delete(batch, place), l2_clip) for place in range(len(batch))]
+            without = [_sum(model, records, _zeroed(batch, [place], empty), l2_clip) for place in range(len(batch))]
             moved = [_length(all_of_them - one) / l2_clip for one in without]
             largest = max(largest, *moved)
             # If no record moves what others add, two records together take away what each takes away alone.
             for place in range(len(batch) - 1):
-                neither = _sum(model, records, np.delete(batch, [place, place + 1]), l2_clip)
+                neither = _sum(model, records, _zeroed(batch, [place, place + 1], empty), l2_clip)
                 together = all_of_them - without[place] - without[place + 1] + neither
                 mixed = max(mixed, _length(together) / l2_clip)
     return largest, mixed
@@ -82,7 +94,7 @@ def _in_large_batches(
 
     First as the model chose to divide it, then in small physical batches.
     """
-    n = len(records)
+    n, empty = len(records), _empty_record(records)
     batch = np.sort(streams.generator(Stream.SAMPLING, 1).permutation(n)[:size])
     largest, rounding = 0.0, _TOLERANCE * max(0.0, len(batch) / _BATCH - 1)
     for small in (None, max(1, len(batch) // _PHYSICAL)):
@@ -96,8 +108,8 @@ def _in_large_batches(
         all_of_them = _sum(model, records, batch, l2_clip)
         for place in {0, physical, len(batch) // 2, len(batch) - 1}:
             if 0 <= place < len(batch):
-                moved = _length(all_of_them - _sum(model, records, np.delete(batch, place), l2_clip)) / l2_clip
-                largest = max(largest, moved - rounding)
+                without = _sum(model, records, _zeroed(batch, [place], empty), l2_clip)
+                largest = max(largest, _length(all_of_them - without) / l2_clip - rounding)
     return largest
 
 
@@ -105,6 +117,24 @@ def _batches(n: int, generator: np.random.Generator) -> list[NDArray[np.int64]]:
     """Of different records, the rest left out: few records are all probed."""
     order = generator.permutation(n)[: _BATCH * _MOST_BATCHES]
     return [np.sort(order[start : start + _BATCH]) for start in range(0, len(order), _BATCH)]
+
+
+def _empty_record(records: Records) -> int | None:
+    """A record whose inputs are not finite, so that it adds nothing; None if the first ones are all finite."""
+    for leaf in pytree.tree_leaves(records.batch(np.arange(min(len(records), _LOOKED_AT)))[0]):
+        broken = (~torch.isfinite(leaf)).flatten(1).any(1).nonzero()
+        if len(broken):
+            return int(broken[0])
+    return None
+
+
+def _zeroed(batch: NDArray[np.int64], places: list[int], empty: int | None) -> NDArray[np.int64]:
+    """The batch with an empty record in these places; without such a record, the batch without them."""
+    if empty is None:
+        return np.delete(batch, places)
+    batch = batch.copy()
+    batch[places] = empty
+    return batch
 
 
 def _sum(model: Trainable, records: Records, indices: NDArray[np.int64], l2_clip: float) -> Tensor:

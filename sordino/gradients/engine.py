@@ -257,17 +257,33 @@ class ClippedGradients:
     def _add(
         self, strategy: Strategy, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float
     ) -> tuple[Tensor, Tensor]:
-        """Add the clipped gradients of a physical batch to the sums; returns its norms and losses."""
-        try:
-            losses, parts = strategy(x, y)
-        except (NoRuleError, RuntimeError):  # a case that the first batch did not contain
-            return self._add_one_by_one(sums, x, y, l2_clip)
-        with without_autocast(losses.device.type), full_precision():
-            norms = self._norms(parts, losses)
-        factors = self.clipping.factors(norms, l2_clip)
-        sound = self._sound(norms, factors)
-        if not bool(sound.all()):
-            return self._add_apart(strategy, sums, x, y, l2_clip, sound)
+        """Add the clipped gradients of a physical batch to the sums; returns its norms and losses.
+
+        Guarantee: an example that is formed alone, because its numbers are not sound, does not change what the others
+        add. In the pass that counts, a sound example stands in its place with factor 0, so that the batch keeps its
+        shape: a batch of another shape rounds differently, and large scores turn rounding into any other gradient.
+        """
+        places = torch.arange(batches.size(y))
+        examples, counted = places, torch.ones(len(places), dtype=torch.bool)
+        batch = x, y
+        while True:
+            try:
+                losses, parts = strategy(*batch)
+            except (NoRuleError, RuntimeError):  # a case that the first batch did not contain
+                return self._add_one_by_one(sums, x, y, l2_clip)
+            with without_autocast(losses.device.type), full_precision():
+                norms = self._norms(parts, losses)
+            factors = self.clipping.factors(norms, l2_clip)
+            sound = self._sound(norms, factors).cpu()
+            if bool(sound.all()):
+                break
+            counted[examples[~sound]] = False
+            if not bool(counted.any()):
+                return self._add_one_by_one(sums, x, y, l2_clip)
+            examples = torch.where(counted, places, counted.nonzero()[0])
+            batch = batches.take(x, y, examples.to(losses.device), self._views)
+        alone = (~counted).nonzero().flatten().to(losses.device)
+        factors[alone] = 0
         columns = factors.unbind(1)  # in double precision: each gradient casts them to its own type
         with without_autocast(losses.device.type), full_precision():
             for name, part in parts.items():
@@ -276,7 +292,11 @@ class ClippedGradients:
                 for name, parameter in self._parameters.items():
                     _accumulate(sums, name, parameter.detach() * (self._penalty * columns[self._group[name]].sum()))
         whole = norms[:, 0] if self._groups == 1 else torch.linalg.vector_norm(norms, dim=1)
-        return whole.to(self._norm_type()), losses
+        whole = whole.to(self._norm_type())
+        if len(alone):
+            found = self._add_one_by_one(sums, *batches.take(x, y, alone, self._views), l2_clip)
+            whole[alone], losses[alone] = found
+        return whole, losses
 
     def _norms(self, parts: dict[str, MeasuredGradient], losses: Tensor) -> Tensor:
         """Norms of the examples' gradients with the penalty, a column for each group of parameters."""
@@ -301,24 +321,6 @@ class ClippedGradients:
     def _sound(self, norms: Tensor, factors: Tensor) -> Tensor:
         """Which examples' norms and sums are accurate enough."""
         return (torch.isfinite(norms + factors) & (factors > _LEAST_FACTOR)).all(1)
-
-    def _add_apart(
-        self, strategy: Strategy, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float, sound: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Sound examples again without the others, then the others one by one."""
-        norms = losses = None
-        for places, add in ((sound, self._add), (~sound, None)):
-            chosen = places.nonzero().flatten()
-            if not len(chosen):
-                continue
-            part = batches.take(x, y, chosen, self._views)
-            found = add(strategy, sums, *part, l2_clip) if add else self._add_one_by_one(sums, *part, l2_clip)
-            norms = found[0].new_zeros(len(sound)) if norms is None else norms
-            losses = found[1].new_zeros(len(sound)) if losses is None else losses
-            norms[chosen], losses[chosen] = found
-        assert norms is not None
-        assert losses is not None
-        return norms, losses
 
     def _add_one_by_one(self, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float) -> tuple[Tensor, Tensor]:
         """Each gradient formed alone and measured in double precision; one that is not finite adds nothing."""
