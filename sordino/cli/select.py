@@ -83,7 +83,7 @@ def select(
     account = TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema, "selection")
     now = account.now()
     # Planned on the ledger as it is, so that what does not fit is refused before there is a folder.
-    chosen_by.check(table.schema, table.trained, now, selection_target(now, share))
+    chosen_by.plan(table.schema, table.trained, now, selection_target(now, share))
     train, validation = set_aside(table.read())
     run = Run.at(out) if out is not None and is_unspent(out) else Run.create(out, "select")
     spent = account.opened(run.folder)

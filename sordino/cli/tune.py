@@ -47,25 +47,18 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Choose learning rate and clip of one network privately, and train it, within one budget."""
-    from sordino.selection import search_within_budget, tuning_request
+    from sordino.selection import SearchRequest, search_within_budget, settings_search
 
     widths = numbers(hidden, "--hidden") if hidden.strip() else ()
     if any(width != int(width) for width in widths):
         raise typer.BadParameter(f"widths are whole numbers, not {hidden!r}", param_hint="--hidden")
-    request = tuning_request(
-        hidden=[int(width) for width in widths],
-        learning_rates=numbers(learning_rates, "--learning-rates"),
-        clips=numbers(clips, "--clips"),
-        mean_trials=mean_trials,
-        epochs=epochs,
-        expected_batch_size=batch,
-        score_epsilon=score_epsilon,
-        on_public=public is not None,
-    )
+    rates, bounds = numbers(learning_rates, "--learning-rates"), numbers(clips, "--clips")
+    layers = [int(width) for width in widths]
+    method, grid = settings_search(layers, rates, bounds, mean_trials, on_public=public is not None)
     with progress_shown() as (on_result, say):
         result = search_within_budget(
             source,
-            request,
+            SearchRequest(method, grid, epochs, batch, score_epsilon=score_epsilon),
             epsilon=epsilon,
             delta=delta,
             target=target,

@@ -65,5 +65,5 @@ from .tuning import best_of_trials as best_of_trials
 from .tuning import clip_then_rate as clip_then_rate
 from .tuning import rate_by_line as rate_by_line
 from .tuning import rate_by_noise as rate_by_noise
+from .tuning import settings_search as settings_search
 from .tuning import tune as tune
-from .tuning import tuning_request as tuning_request

@@ -11,7 +11,7 @@ import numpy as np
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, Planned, calibration
 from sordino.data import DataError, Schema, Split, read_inputs, set_aside
-from sordino.mechanisms import Streams, noisy_accuracy, secret_from_seed
+from sordino.mechanisms import Streams
 from sordino.runs import Run, RunError, TableLedger, WorkflowSteps, check_budget, kept_json, workflow_steps
 from sordino.selection.advice import advised_model
 from sordino.selection.advice_request import AdviceRequest
@@ -175,15 +175,18 @@ def carry_out(plan: AdvisedPlan, table: Split, proxy: ProxyRows, ledger: Ledger,
         mask = np.array(chosen["mask"], dtype=bool)
         training = plan.model.narrowed(plan.training, plan.schema, mask)
         rate = _rate(plan, training, proxy, mask)
-        x, held = (plan.model.encode(plan.schema, part.x, mask) for part in (train, validation))
-        fitted = plan.model.training_on(x, train.y, len(classes_of(plan.schema)))
-        predict = fitted.train(run, training, rate, steps, _TRAINING)
-
-        def draw(notes: Ledger, streams: Streams) -> dict[str, Any]:
-            correct = predict(held) == validation.y
-            return {"accuracy": noisy_accuracy(correct, plan.score_noise, notes, charge.what, charge.part, streams)}
-
-        accuracy = steps.values(score, charge, draw, run.model.read_bytes())["accuracy"]
+        accuracy = plan.model.train_and_score(
+            plan.schema,
+            (train, validation),
+            training,
+            rate,
+            steps,
+            run=run,
+            what=_TRAINING,
+            score=score,
+            charge=charge,
+            kept=mask,
+        )
         result = {
             "features": chosen["features"],
             "why_these": chosen["why"],
@@ -257,13 +260,8 @@ def _rate(plan: AdvisedPlan, training: PricedPlan, proxy: ProxyRows, mask: Mask)
         return rates[0]
     scores = np.zeros(len(rates))
     for repeat in range(_REHEARSALS):
-        train, test = proxy.draw(repeat)
-        x, held = (plan.model.encode(plan.schema, part.x, mask) for part in (train, test))
-        fitted = plan.model.training_on(x, train.y, len(classes_of(plan.schema)))
-        rehearsal = plan.model.rehearsal(training, len(train), plan.n)
-        for number, rate in enumerate(rates):
-            predict = fitted.rehearse(rehearsal, rate, Streams(secret_from_seed(repeat)))
-            scores[number] += float((predict(held) == test.y).mean())
+        accuracy = plan.model.rehearsed_on(plan.schema, proxy.draw(repeat), plan.n, mask)
+        scores += [accuracy(training, rate, repeat) for rate in rates]
     return rates[int(scores.argmax())]
 
 

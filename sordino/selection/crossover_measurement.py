@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from sordino.budget import Composed, Gaussian, Ledger, Planned, Repeated, calibration
 from sordino.data import Schema, Split, set_aside
-from sordino.mechanisms import Streams, check_count_noise, noisy_accuracy, secret_from_seed
+from sordino.mechanisms import check_count_noise
 from sordino.runs import Run, RunError, TableLedger, kept_json, workflow_steps
 from sordino.selection.crossover_epsilon import (
     Curve,
@@ -26,7 +25,7 @@ from sordino.selection.crossover_epsilon import (
 )
 from sordino.selection.proxy_rows import ProxyRows
 from sordino.selection.sources import PrivateTable
-from sordino.selection.table_models import Predict, PricedPlan, TableModel, classes_of, models_named, table_arrays
+from sordino.selection.table_models import PricedPlan, TableModel, models_named, table_arrays
 
 _STEP_DOWN = 2.0
 """Between neighbouring ε of a private measurement: each then costs about a quarter of the next, in squares."""
@@ -104,28 +103,23 @@ def measure_on_proxy(
     """
     if repeats < 2:
         raise ValueError(f"intervals need at least 2 repeats, not {repeats}")
-    classes = len(classes_of(schema))
     plans = _plans(models, schema, n, epsilons, target_delta)
     total = len(epsilons) * sum(len(model.learning_rates) + repeats for model in models)
     done = count(1)
     rates: dict[str, tuple[float, ...]] = {}
     found = {model.name: np.empty((len(epsilons), repeats)) for model in models}
     for repeat in range(repeats + 1):
-        train, test = proxy.draw(repeat)
+        rows = proxy.draw(repeat)
         for model in models:
-            training = model.training_on(model.encode(schema, train.x), train.y, classes)
-            held_out = model.encode(schema, test.x)
-            rehearsals = [model.rehearsal(plan, len(train), n) for plan in plans[model.name]]
+            accuracy = model.rehearsed_on(schema, rows, n)
             tried = [model.learning_rates] * len(epsilons) if repeat == 0 else [(r,) for r in rates[model.name]]
-            scores = []
-            for plan, learning_rates in zip(rehearsals, tried, strict=True):
-                row = []
+            scores: list[list[float]] = []
+            for plan, learning_rates in zip(plans[model.name], tried, strict=True):
+                scores.append([])
                 for rate in learning_rates:
                     number = next(done)
-                    predict = training.rehearse(plan, rate, Streams(secret_from_seed(number)))
-                    row.append(float((predict(held_out) == test.y).mean()))
+                    scores[-1].append(accuracy(plan, rate, number))
                     on_progress(number, total)
-                scores.append(row)
             if repeat == 0:
                 rates[model.name] = tuple(model.learning_rates[int(np.argmax(row))] for row in scores)
             else:
@@ -301,9 +295,7 @@ def measure_privately(
     Gaussian noise on "validation"; the ledger is charged before each. The learning rates must not come from the table.
     """
     train, validation = parts
-    classes = len(classes_of(schema))
     found = {model.name: np.empty((len(plan.epsilons), plan.repeats)) for model in plan.models}
-    inputs = {model.name: model.encode(schema, validation.x) for model in plan.models}
     trials = plan.trials()
     scores = [folder / f"{model.name}-{k}-{repeat}" / "score.json" for model, k, repeat in trials]
     settings = repr((plan, schema, sorted((name, tuple(each)) for name, each in rates.items())))
@@ -313,22 +305,15 @@ def measure_privately(
         for number, (model, k, repeat) in enumerate(trials):
             score, (paid, charge) = scores[number], plan.charges(model, k, repeat)
             if not score.exists():
-                run = Run.at(score.parent)
-                training = model.training_on(model.encode(schema, train.x), train.y, classes)
-                predict = training.train(run, plan.plans[model.name][k], rates[model.name][k], steps, paid.what)
-                draw = partial(_scored, predict, inputs[model.name], validation.y, plan.score_noise, charge.what)
-                steps.values(score, charge, draw, run.model.read_bytes())
+                training, rate, run = plan.plans[model.name][k], rates[model.name][k], Run.at(score.parent)
+                model.train_and_score(
+                    schema, parts, training, rate, steps, run=run, what=paid.what, score=score, charge=charge
+                )
             found[model.name][k, repeat] = steps.known(score, charge)["accuracy"]
             on_progress(number + 1, len(trials))
     noise = plan.score_noise / len(validation)
     where = f"the private table: {len(train):,} records trained, {len(validation):,} scored (noise ±{noise:.2g})"
     return MeasuredAccuracies(plan.epsilons, found, {name: tuple(each) for name, each in rates.items()}, where)
-
-
-def _scored(
-    predict: Predict, x: NDArray[np.float32], y: NDArray[Any], noise: float, what: str, notes: Ledger, streams: Streams
-) -> dict[str, Any]:
-    return {"accuracy": noisy_accuracy(predict(x) == y, noise, notes, what, "validation", streams)}
 
 
 def _plans(

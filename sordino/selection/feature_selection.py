@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from sordino.mechanisms import PairTables, bounds_event
 from sordino.selection.attributes import Attributes, Mask, cfs_greedy, check_size, merits
 from sordino.selection.private_tables import private_uncertainties, tables_plan
 from sordino.selection.subset_search import Breeding, LogisticTrials, cfs_genetic, logistic_fitness, pafs, random_subset
+from sordino.selection.table_models import touched
 from sordino.training import require_memory_for_logistic
 
 # Subsets seldom differ by more than a few points of accuracy.
@@ -23,42 +24,35 @@ _MUCH_NOISE = 0.05
 class Selection:
     """The chosen features of the one-hot encoding."""
 
+    attributes: Attributes
+    """All of the table, with the bounds that were paid for."""
     mask: Mask
-    names: tuple[str, ...]
-    """Of the chosen features, the most informative first where there is an order."""
-    columns: tuple[Column, ...]
-    """That the features belong to, with the bounds that were paid for."""
     words: str
-    merit: float | None
+    order: Sequence[int] | None = None
+    """The chosen features, the most informative first, where there is an order."""
+    merit: float | None = None
     """By the noisy tables."""
-    score: float | None
+    score: float | None = None
     """Noisy validation accuracy."""
-    trials: int
+    trials: int = 0
 
-    @classmethod
-    def of(
-        cls,
-        attributes: Attributes,
-        mask: Mask,
-        words: str,
-        order: Sequence[int] | None = None,
-        *,
-        merit: float | None = None,
-        score: float | None = None,
-        trials: int = 0,
-    ) -> "Selection":
-        """These features, the most informative first if an order is given."""
-        places = np.flatnonzero(mask).tolist() if order is None else order
-        columns = tuple(attributes.schema.columns[owner] for owner in np.unique(attributes.owners[mask]))
-        names = tuple(attributes.names[place] for place in places)
-        return cls(mask, names, columns, words, merit, score, trials)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the chosen features, in their order if there is one."""
+        places = np.flatnonzero(self.mask).tolist() if self.order is None else self.order
+        return tuple(self.attributes.names[place] for place in places)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """That the chosen features belong to."""
+        return touched(self.attributes.schema.columns, self.mask)
 
 
 class SelectionMethod(Protocol):
     """A way to choose features that brings a ledger to `target` at most (see `selection_target`)."""
 
-    def check(self, schema: Schema, n: int, ledger: Ledger, target: float) -> None:
-        """Refuse what cannot be done with n training records, before anything is written or charged."""
+    def plan(self, schema: Schema, n: int, ledger: Ledger, target: float) -> Any:
+        """What it will draw of n training records; refuses what cannot be done, before anything is written."""
 
     def select(self, schema: Schema, train: Split, validation: Split, ledger: Ledger, target: float) -> Selection:
         """Choose features on private records, charged to the ledger's parts "train" and "validation"."""
@@ -87,12 +81,9 @@ class CfsSelection:
     size: int | None = None
     bounds_epsilon: float | None = None
 
-    def check(self, schema: Schema, n: int, ledger: Ledger, target: float) -> None:
-        self._planned(schema, ledger, target)
-
     def select(self, schema: Schema, train: Split, validation: Split, ledger: Ledger, target: float) -> Selection:
         ledger.refuse_add_remove()  # the tables would refuse it once bounds are paid for
-        before, plan = self._planned(schema, ledger, target)
+        before, plan = self.plan(schema, len(train), ledger, target)
         if self.bounds_epsilon is not None:
             if not any(entry.part == "train" for entry in ledger.entries):
                 ledger.announce(before, "bounds of columns")
@@ -108,9 +99,9 @@ class CfsSelection:
             greedy = cfs_greedy(found)
             order = greedy.order[: greedy.best_size if self.size is None else self.size].tolist()
             mask = np.isin(np.arange(len(found.names)), order)
-        return Selection.of(attributes, mask, released.in_words(), order, merit=float(merits(found, mask[None])[0]))
+        return Selection(attributes, mask, released.in_words(), order, merit=float(merits(found, mask[None])[0]))
 
-    def _planned(self, schema: Schema, ledger: Ledger, target: float) -> tuple[Event, PairTables]:
+    def plan(self, schema: Schema, n: int, ledger: Ledger, target: float) -> tuple[Event, PairTables]:
         """The event of private bounds, and tables with the least noise that together bring "train" to the target."""
         if self.size is not None:
             check_size(self.size, len(Attributes(schema).names))
@@ -147,11 +138,8 @@ class PafsSelection:
 
     trials: int = 100
 
-    def check(self, schema: Schema, n: int, ledger: Ledger, target: float) -> None:
-        self._planned(schema, n, ledger, target)
-
     def select(self, schema: Schema, train: Split, validation: Split, ledger: Ledger, target: float) -> Selection:
-        plan = self._planned(schema, len(train), ledger, target)
+        plan = self.plan(schema, len(train), ledger, target)
         attributes, encoded = Attributes(schema), OneHot(schema.columns)
         require_memory_for_logistic(len(train), 1 + len(attributes.names))
         found = pafs(
@@ -172,9 +160,9 @@ class PafsSelection:
         )
         if deviation > _MUCH_NOISE:
             words += " Noise dominates: scores this far apart are chance."
-        return Selection.of(attributes, found.mask, words, score=found.score, trials=found.unique)
+        return Selection(attributes, found.mask, words, score=found.score, trials=found.unique)
 
-    def _planned(self, schema: Schema, n: int, ledger: Ledger, target: float) -> LogisticTrials:
+    def plan(self, schema: Schema, n: int, ledger: Ledger, target: float) -> LogisticTrials:
         if self.trials < 2:
             raise ValueError(f"a search needs at least 2 trials, not {self.trials}")
         if schema.target.categories is None or len(schema.target.categories) != 2:
@@ -191,10 +179,10 @@ class RandomSelection:
 
     size: int
 
-    def check(self, schema: Schema, n: int, ledger: Ledger, target: float) -> None:
+    def plan(self, schema: Schema, n: int, ledger: Ledger, target: float) -> None:
         check_size(self.size, len(Attributes(schema).names))
 
     def select(self, schema: Schema, train: Split, validation: Split, ledger: Ledger, target: float) -> Selection:
         attributes = Attributes(schema)
         mask = random_subset(len(attributes.names), self.size, np.random.default_rng())
-        return Selection.of(attributes, mask, "Drawn at random: no record was read.")
+        return Selection(attributes, mask, "Drawn at random: no record was read.")

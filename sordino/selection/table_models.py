@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sordino.budget import Event, Ledger, Planned
+from sordino.budget import Event, Gaussian, Ledger, Planned
 from sordino.data import ArrayRecords, Column, DataError, PoissonSampler, Schema, Split
 from sordino.features import CentredOneHot, OneHot, neutral_cuts
-from sordino.mechanisms import Stream, Streams
+from sordino.mechanisms import Stream, Streams, noisy_accuracy, secret_from_seed
 from sordino.models import dense
 from sordino.runs import Run, WorkflowSteps
 from sordino.selection.attributes import Mask
@@ -60,25 +61,6 @@ class PricedPlan(Protocol):
 
     @property
     def event(self) -> Event: ...
-
-
-class TableTraining(Protocol):
-    """A model with its data, to be trained again and again from the start."""
-
-    def rehearse(self, plan: Any, learning_rate: float, streams: Streams) -> Predict:
-        """Train on PUBLIC or synthetic data, with the plan's noise, uncharged.
-
-        Guarantee: none is needed, and none is given.
-        """
-
-    def train(self, run: Run, plan: Any, learning_rate: float, steps: WorkflowSteps, what: str) -> Predict:
-        """Train on private data, or take up what the run's folder, which is in that of the steps, holds of it.
-
-        Guarantee: the plan's event on the part "train", charged before the data is read, and once if it is killed.
-        """
-
-    def trained(self, run: Run) -> Predict:
-        """By the model that a finished training left in the run's folder; the data given here play no part."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +120,57 @@ class TableModel:
         """The plan, at the same price, where only these features are left."""
         return plan
 
+    def rehearsed_on(
+        self, schema: Schema, rows: tuple[Split, Split], n: int, kept: Mask | None = None
+    ) -> Callable[[Any, float, int], float]:
+        """Plan of n private records, learning rate, seed → accuracy on the second rows of a model of the first.
+
+        Guarantee: none is given: the rows must be public or synthetic.
+        """
+        train, test = rows
+        x, held_out = (self.encode(schema, part.x, kept) for part in rows)
+        training = self.training_on(x, train.y, len(classes_of(schema)))
+
+        def accuracy(plan: Any, learning_rate: float, seed: int) -> float:
+            streams = Streams(secret_from_seed(seed))
+            predict = training.rehearse(self.rehearsal(plan, len(train), n), learning_rate, streams)
+            return float((predict(held_out) == test.y).mean())
+
+        return accuracy
+
+    def train_and_score(
+        self,
+        schema: Schema,
+        parts: tuple[Split, Split],
+        plan: Any,
+        learning_rate: float,
+        steps: WorkflowSteps,
+        *,
+        run: Run,
+        what: str,
+        score: Path,
+        charge: Planned,
+        kept: Mask | None = None,
+    ) -> float:
+        """Train on the first part in the run's folder, and give the noisy accuracy on the second, kept in `score`.
+
+        Guarantee: the plan's event on "train", and the charge, which is Gaussian, for a count that one record moves by
+        at most 1; each is paid before it is drawn, and once however often it is killed.
+        """
+        (train, validation), noise = parts, charge.event
+        assert isinstance(noise, Gaussian)
+        x, held_out = (self.encode(schema, part.x, kept) for part in parts)
+        predict = self.training_on(x, train.y, len(classes_of(schema))).train(run, plan, learning_rate, steps, what)
+
+        def draw(notes: Ledger, streams: Streams) -> dict[str, Any]:
+            correct = predict(held_out) == validation.y
+            found = noisy_accuracy(correct, noise.noise_multiplier, notes, charge.what, charge.part, streams)
+            return {"accuracy": found}
+
+        return float(steps.values(score, charge, draw, run.model.read_bytes())["accuracy"])
+
     def training_on(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> TableTraining:
-        """The model with data to learn from; nothing is read off them yet."""
+        """The model with data to learn from, again and again from the start; nothing is read off them yet."""
         if not self.hidden:
             return _SgdTraining(LinearClassifier(x.shape[1], classes), ArrayRecords(x, y), _by_linear)
         model = TrainableModule(
@@ -253,6 +284,12 @@ def _sgd_plan(n: int, target_epsilon: float, target_delta: float, before: Event 
 
 @dataclass(eq=False)
 class _SgdTraining:
+    """DP-SGD. Rehearsals are for public or synthetic data: with the plan's noise, and uncharged.
+
+    Guarantee: `train` is the plan's event on the part "train", charged before the data is read, and once if it is
+    killed; it takes up what the run's folder, which is in that of the steps, holds of it.
+    """
+
     model: Any
     records: ArrayRecords
     _predict: Callable[[Any, NDArray[np.float32]], NDArray[np.int64]]
@@ -281,6 +318,11 @@ class _SgdTraining:
 
 @dataclass(frozen=True, eq=False)
 class _LogisticTraining:
+    """Objective perturbation, otherwise as `_SgdTraining`.
+
+    Guarantee: that of `_SgdTraining`.
+    """
+
     x: NDArray[np.float32]
     y: NDArray[np.int64]
     classes: int
@@ -302,6 +344,9 @@ class _LogisticTraining:
 
     def trained(self, run: Run) -> Predict:
         return partial(predict_logistic, run.read_tensors(run.model)[0]["weights"].numpy())
+
+
+TableTraining = _SgdTraining | _LogisticTraining
 
 
 def encoded_width(columns: tuple[Column, ...]) -> int:

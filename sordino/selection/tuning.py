@@ -85,19 +85,10 @@ def tune(
         ...
     ValueError: a grid needs at least one candidate
     """
-    request = tuning_request(
-        hidden=hidden,
-        learning_rates=learning_rates,
-        clips=clips,
-        mean_trials=mean_trials,
-        epochs=epochs,
-        expected_batch_size=expected_batch_size,
-        score_epsilon=score_epsilon,
-        on_public=public is not None,
-    )
+    method, grid = settings_search(hidden, learning_rates, clips, mean_trials, on_public=public is not None)
     return search_within_budget(
         source,
-        request,
+        SearchRequest(method, grid, epochs, expected_batch_size, score_epsilon=score_epsilon),
         epsilon=epsilon,
         delta=delta,
         target=target,
@@ -112,23 +103,19 @@ def tune(
     )
 
 
-def tuning_request(
-    *,
+def settings_search(
     hidden: Sequence[int],
     learning_rates: Sequence[float],
     clips: Sequence[float],
     mean_trials: float,
-    epochs: float,
-    expected_batch_size: int | None,
-    score_epsilon: float | None,
+    *,
     on_public: bool,
-) -> SearchRequest[Dense]:
-    """The search that tunes one network: parameters as for `tune`."""
+) -> tuple[SearchMethod, Grid[Dense]]:
+    """How settings of one network are tried, and the grid of them: parameters as for `tune`."""
     layers = tuple(DenseLayer(width) for width in hidden)
     grid = Grid(tuple(Dense(layers, rate / clip, 0.0, clip) for clip in clips for rate in learning_rates))
     # On public data nothing needs to be random or secret: all settings are tried.
-    method: SearchMethod = GeneticSearch(1, len(grid.candidates)) if on_public else RandomSearch(mean_trials)
-    return SearchRequest(method, grid, epochs, expected_batch_size, score_epsilon=score_epsilon)
+    return GeneticSearch(1, len(grid.candidates)) if on_public else RandomSearch(mean_trials), grid
 
 
 @dataclass(frozen=True)
