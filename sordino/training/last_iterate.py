@@ -20,32 +20,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.budget import (
-    Composed,
-    Event,
-    Iteration,
-    calibration,
-    check_delta_against_n,
-    cost,
-    refuse_add_remove,
-)
+from sordino.budget import Event, Iteration
 from sordino.mechanisms import Stream, Streams, clip_rows, gaussian_noise
-from sordino.runs import Binding, Key, digest, release_once, whole_number
-from sordino.training.dpsgd import Steps, check_count
-from sordino.training.fitting import BLOCKS, Fitted, Job
+from sordino.training.dpsgd import check_count
+from sordino.training.fitting import Fitted, Job
+from sordino.training.hidden import HiddenTraining
 from sordino.training.linear import LinearClassifier
 from sordino.training.optimisers import Weights
+from sordino.training.planning import OneReleasePlan, Target, check_whole
 
-_HIDDEN = "iterate.safetensors"
 _ROWS = 1000
 
 
 @dataclass(frozen=True)
-class LastIteratePlan:
+class LastIteratePlan(OneReleasePlan):
     """Passes over the records in their given order, in batches of the same size, with noise on every gradient sum.
 
     Guarantee: the last iterate, and nothing else of the run, is the plan's `event`. A record's place must not depend
-    on what any record holds; the n % batch records at the end are never used, and nothing is told about them.
+    on what any record holds; the n % batch records at the end are never used, and nothing about them is released.
     """
 
     n: int
@@ -56,9 +48,8 @@ class LastIteratePlan:
     learning_rate: float
 
     def __post_init__(self) -> None:
-        for name in ("n", "batch"):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {getattr(self, name)!r}")
+        check_whole("n", self.n)
+        check_whole("batch", self.batch)
         if self.batch > self.n:
             raise ValueError(f"a batch of {self.batch} is more than the n={self.n} records")
         for name in ("data_clip", "learning_rate"):
@@ -88,12 +79,8 @@ class LastIteratePlan:
     ) -> "LastIteratePlan":
         """The plan with the least noise whose price for every record meets the target, after what is spent `before`."""
         plan = cls(n, batch, epochs, data_clip, 1.0, learning_rate)
-        refuse_add_remove(adjacency)
-        check_delta_against_n(target_delta, n)
-        price = calibration.price(target_delta, adjacency, Composed(()) if before is None else before)
-        sigma = calibration.noise_multiplier(
-            lambda sigma: replace(plan, noise_multiplier=sigma).event, target_epsilon, target_delta, adjacency, price
-        )
+        target = Target.of(n, target_epsilon, target_delta, adjacency, before=before)
+        sigma = target.noise_multiplier(lambda sigma: replace(plan, noise_multiplier=sigma).event)
         return replace(plan, noise_multiplier=sigma)
 
     @property
@@ -120,13 +107,12 @@ class LastIteratePlan:
         sigma = self.noise_multiplier * math.sqrt(ratio)
         return Iteration(self.epochs, self.steps_per_epoch, sigma) if ratio > 1 else None
 
-    def epsilon(self, delta: float, adjacency: str = "zero-out") -> float:
-        """ε of this plan alone; a ledger's ε covers the whole workflow."""
-        return cost(self.event, delta, adjacency).epsilon
-
-    def train(self, job: Job) -> Steps[Fitted]:
-        yield from ()  # its sums are not shared with other trainings
-        return train_last_iterate(self, job)
+    def fitted(self, job: Job) -> Fitted:
+        check_count(self.n, job.records)
+        if not isinstance(job.model, LinearClassifier):
+            raise ValueError(f"the last iterate is proved for a LinearClassifier, not for a {type(job.model).__name__}")
+        job.model.prepared(job.records)
+        return _HiddenIterate(self, job.model, job).fitted(self.batch)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -141,62 +127,29 @@ def largest_learning_rate(data_clip: float) -> float:
     return 4 / (data_clip**2 + 1)
 
 
-def train_last_iterate(plan: LastIteratePlan, job: Job) -> Fitted:
-    """Train a linear classifier, and keep and release its last iterate.
+class _HiddenIterate(HiddenTraining):
+    """Of a linear classifier: weights and bias side by side, from zeros, in double precision."""
 
-    Guarantee: the plan's event, charged once and in full before the first step; a run that was stopped has released
-    nothing and stays charged. Until the end its iterates and key are in RUN/private, then they are deleted. A run that
-    was stopped is resumed bit for bit; with another plan, other data or seed, or in another environment it is refused,
-    and a new run is charged anew.
-    """
-    check_count(plan.n, job.records)
-    model = job.model
-    if not isinstance(model, LinearClassifier):
-        raise ValueError(f"the last iterate is proved for a LinearClassifier, not for a {type(model).__name__}")
-    model.prepared(job.records)
-    what = "training" if job.what is None else job.what
-    facts = ["last iterate", plan.to_json(), model.facts(), what, job.part]
+    plan: LastIteratePlan
+    model: LinearClassifier
+    kind, what, file = "last iterate", "training", "iterate.safetensors"
 
-    def train(key: Key) -> Weights:
-        iterate = _trained(plan, model, job, key)
-        return {"weight": iterate[:, :-1].float(), "bias": iterate[:, -1].float()}
+    def begin(self, streams: Streams, kept: Weights | None) -> None:
+        plan, known = self.plan, self.model.prepared(self.job.records)
+        used = plan.steps_per_epoch * plan.batch
+        self._inputs = clipped_inputs(known.vectors[:used].numpy(), plan.data_clip)
+        self._labels = known.labels[:used]
+        zeros = torch.zeros(self.model.classes, self._inputs.shape[1], dtype=torch.float64)
+        self._iterate = zeros if kept is None else kept["iterate"]
 
-    weights = release_once(
-        job.run,
-        Binding(digest(facts), job.records.fingerprint, job.seed),
-        train,
-        job.ledger,
-        event=plan.event,
-        what=what,
-        part=job.part,
-        steps=plan.steps,
-        claimed=plan.claimed,
-        hidden=_HIDDEN,
-    )
-    model.load(weights)
-    return Fitted(weights, plan.steps, model)
+    def state(self) -> Weights:
+        return {"iterate": self._iterate}
 
+    def advance(self, streams: Streams, last: int) -> None:
+        train_iterate(self.plan, self._inputs, self._labels, self._iterate, streams, range(self.done, last))
 
-def _trained(plan: LastIteratePlan, model: LinearClassifier, job: Job, key: Key) -> Tensor:
-    """The last iterate, weights and bias side by side, from zeros or from where the run was stopped."""
-    known, run = model.prepared(job.records), job.run
-    used = plan.steps_per_epoch * plan.batch
-    inputs, targets = clipped_inputs(known.vectors[:used].numpy(), plan.data_clip), known.labels[:used]
-    done, iterate = 0, torch.zeros(model.classes, inputs.shape[1], dtype=torch.float64)
-    if run is not None and (run.private / _HIDDEN).exists():
-        kept, facts = run.read_tensors(run.private / _HIDDEN)
-        if facts.get("run") == key.name:  # another run's is of no use, and is written over
-            done, iterate = whole_number(facts, "done", run), kept["iterate"]
-    block = max(1, plan.steps // BLOCKS)
-    job.on_progress(done, plan.steps)
-    while done < plan.steps:
-        last = min(plan.steps, (done // block + 1) * block)
-        train_iterate(plan, inputs, targets, iterate, key.streams, range(done, last))
-        if run is not None:
-            run.write_tensors(run.private / _HIDDEN, {"iterate": iterate}, {"done": last, "run": key.name})
-        done = last
-        job.on_progress(done, plan.steps)
-    return iterate
+    def released(self, streams: Streams) -> Weights:
+        return {"weight": self._iterate[:, :-1].float(), "bias": self._iterate[:, -1].float()}
 
 
 def train_iterate(

@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sordino.budget import (
-    Event,
-    Ledger,
-    NonPrivate,
-    Repeated,
-    calibration,
-    check_delta_against_n,
-    cost,
-    refuse_add_remove,
-    steps_for,
-)
+from sordino.budget import Event, Ledger, NonPrivate, Repeated, steps_for
 from sordino.data import PoissonSampler, Sampler, sampler_from_json, sampler_to_json
 from sordino.mechanisms import check_noise
+from sordino.training.planning import BasePlan, Target, check_positive, check_whole
 
 if TYPE_CHECKING:
     from sordino.training.dpsgd import Steps
@@ -51,10 +42,7 @@ class QuantileClip:
 
     def __post_init__(self) -> None:
         for name in ("noise_multiplier", "learning_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"{name} of a quantile clip must be a positive finite number, not {getattr(self, name)!r}"
-                )
+            check_positive(f"{name} of a quantile clip", getattr(self, name))
         if not 0 <= self.quantile <= 1:
             raise ValueError(f"a quantile lies in [0, 1], not {self.quantile!r}")
 
@@ -106,7 +94,7 @@ def clips_from(start: float) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(BasePlan):
     """What DP-SGD may do to the data. The loop takes everything from here, so what is accounted is what runs.
 
     Guarantee: `steps` releases of a sum of per-example gradients, each clipped to l2_clip, over the sampler's draw,
@@ -146,10 +134,8 @@ class Plan:
     exact: bool = False
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.l2_clip, int | float) and 0 < self.l2_clip < math.inf):
-            raise ValueError(f"l2_clip must be a positive finite number, not {self.l2_clip!r}")
-        if type(self.steps) is not int or self.steps < 1:
-            raise ValueError(f"steps must be a whole number of at least 1, not {self.steps!r}")
+        check_positive("l2_clip", self.l2_clip)
+        check_whole("steps", self.steps)
         if self.private:
             self.sampler.event(self.noise_multiplier)  # checks the noise multiplier
             self.sampler.event(self.effective_noise_multiplier)
@@ -191,25 +177,12 @@ class Plan:
         """
         if ledger is not None and before is not None:
             raise ValueError("give a ledger or what comes before, not both: the ledger holds what came before")
-        if ledger is not None:
-            target_epsilon = ledger.terms.target_epsilon if target_epsilon is None else target_epsilon
-            target_delta = ledger.terms.target_delta if target_delta is None else target_delta
-            adjacency = ledger.terms.adjacency
-            if target_delta != ledger.terms.target_delta:
-                raise ValueError(f"the ledger was opened at δ={ledger.terms.target_delta!r}, not {target_delta!r}")
-        if target_epsilon is None or target_delta is None:
-            raise ValueError("give target_epsilon and target_delta, or a ledger that has them")
-        refuse_add_remove(adjacency)
-        check_delta_against_n(target_delta, n)
+        if ledger is not None and target_delta not in (None, ledger.terms.target_delta):
+            raise ValueError(f"the ledger was opened at δ={ledger.terms.target_delta!r}, not {target_delta!r}")
+        target = Target.of(n, target_epsilon, target_delta, adjacency, ledger, before)
         sampler = sampling(n, expected_batch_size)
         steps = steps_for(epochs, n, expected_batch_size)
-        sigma = calibration.noise_multiplier(
-            lambda sigma: Repeated(sampler.event(sigma), steps),
-            target_epsilon,
-            target_delta,
-            adjacency,
-            price_of=_price(target_delta, adjacency, before) if ledger is None else ledger.epsilon_if,
-        )
+        sigma = target.noise_multiplier(lambda sigma: Repeated(sampler.event(sigma), steps))
         own = sigma if quantile_clip is None else quantile_clip.beside(sigma)
         return cls(sampler, l2_clip, own, steps, quantile_clip, exact=exact)
 
@@ -269,10 +242,6 @@ class Plan:
         """What so many steps have cost."""
         return Repeated(self.step_event, steps)
 
-    def epsilon(self, delta: float, adjacency: str = "zero-out") -> float:
-        """ε of this plan alone; a ledger's ε covers the whole workflow."""
-        return cost(self.event, delta, adjacency).epsilon
-
     def claims(self, delta: float) -> dict[str, float]:
         """Figures that are shown beside the sound ε: none."""
         return {}
@@ -309,10 +278,6 @@ class Plan:
             document["private"],
             document.get("exact", False),
         )
-
-
-def _price(delta: float, adjacency: str, before: Event | None) -> calibration.Price | None:
-    return None if before is None else calibration.price(delta, adjacency, before)
 
 
 _PLANS = {

@@ -20,12 +20,8 @@ from sordino.budget import (
     PoissonGaussian,
     Repeated,
     ShuffledGaussian,
-    calibration,
-    check_delta_against_n,
-    cost,
     printed,
     rdp,
-    refuse_add_remove,
     weight_trajectories,
 )
 from sordino.data import (
@@ -38,19 +34,19 @@ from sordino.data import (
     sampler_to_json,
 )
 from sordino.mechanisms import Stream, Streams, gaussian_noise
-from sordino.runs import Binding, Key, Run, digest, release_once, whole_number
-from sordino.training.dpsgd import Steps, Trainable, check_count, check_finite, refuse_mixing
-from sordino.training.fitting import BLOCKS, Fitted, Job
+from sordino.training.dpsgd import Trainable, check_count, check_finite, refuse_mixing
+from sordino.training.fitting import Fitted, Job
+from sordino.training.hidden import HiddenTraining
 from sordino.training.optimisers import Weights
+from sordino.training.planning import OneReleasePlan, Target, check_positive, check_whole
 from sordino.training.schedules import Schedule, Staircase, rate_at, schedule_from_json, schedule_to_json
 
-_HIDDEN = "means.safetensors"
 EXCESS_SHARE = 0.1
 """Of δ, for records that Poisson sampling draws more often than is charged."""
 
 
 @dataclass(frozen=True)
-class WeightDistributionPlan:
+class WeightDistributionPlan(OneReleasePlan):
     """What a training by weight distributions may do to the data, with the price of exactly that.
 
     Guarantee: all drawn weights θ_1, …, θ_T together, and so the last one, are the plan's `event`: every example's
@@ -76,12 +72,8 @@ class WeightDistributionPlan:
                 f"weight distributions have no price for {type(self.sampler).__name__}: sample by Poisson, in shuffled "
                 "epochs, or take full batches"
             )
-        if isinstance(self.l2_clip, bool) or not (
-            isinstance(self.l2_clip, int | float) and 0 < self.l2_clip < math.inf
-        ):
-            raise ValueError(f"l2_clip must be a positive finite number, not {self.l2_clip!r}")
-        if type(self.steps) is not int or self.steps < 1:
-            raise ValueError(f"steps must be a whole number of at least 1, not {self.steps!r}")
+        check_positive("l2_clip", self.l2_clip)
+        check_whole("steps", self.steps)
         if isinstance(self.sampler, PoissonSampler) != (self.excess_probability is not None):
             raise ValueError("Poisson sampling, and no other, needs an excess_probability (a tenth of δ is usual)")
         _ = self.sound  # checks rates, momentum and noise
@@ -104,13 +96,13 @@ class WeightDistributionPlan:
 
         A tenth of δ goes to records that Poisson sampling draws more often than is charged.
         """
-        refuse_add_remove(adjacency)
-        check_delta_against_n(target_delta, sampler.n)
+        target = Target.of(sampler.n, target_epsilon, target_delta, adjacency, before=before)
         excess = EXCESS_SHARE * target_delta if isinstance(sampler, PoissonSampler) else None
-        plan = cls(sampler, l2_clip, 1.0, steps, learning_rate, momentum, excess)
-        price = calibration.price(target_delta, adjacency, Composed(()) if before is None else before)
-        z = calibration.noise_multiplier(plan._sound_at, target_epsilon, target_delta, adjacency, price)
-        return replace(plan, noise_multiplier=z)
+        return cls(sampler, l2_clip, 1.0, steps, learning_rate, momentum, excess).with_least_noise(target)
+
+    def with_least_noise(self, target: Target) -> "WeightDistributionPlan":
+        """The same plan with the least noise whose sound ε meets the target."""
+        return replace(self, noise_multiplier=target.noise_multiplier(self._sound_at))
 
     @cached_property
     def rates(self) -> tuple[float, ...]:
@@ -119,7 +111,7 @@ class WeightDistributionPlan:
 
     @cached_property
     def norm(self) -> float:
-        """What the trajectory of drawn weights tells of a record, times the noise multiplier: μ·z of μ-GDP."""
+        """What the trajectory of drawn weights reveals of a record, times the noise multiplier: μ·z of μ-GDP."""
         match self.sampler:
             case ShuffledSampler():
                 return weight_trajectories.epochs_norm(self.rates, self.momentum, self.sampler.steps_per_epoch)
@@ -147,19 +139,15 @@ class WeightDistributionPlan:
 
     @property
     def claimed(self) -> Event:
-        """What the paper charges: as if each step's means were told before the next."""
+        """What the paper charges: as if each step's means were released before the next."""
         return Repeated(PoissonGaussian(self.sampler.sample_rate, self.noise_multiplier), self.steps)
-
-    def epsilon(self, delta: float, adjacency: str = "zero-out") -> float:
-        """The sound ε of this plan alone; a ledger's ε covers the whole workflow."""
-        return cost(self.event, delta, adjacency).epsilon
 
     def claimed_epsilon(self, delta: float) -> float:
         """As the paper has it, by its own accountant (RDP, the old conversion): a claim, and not sound."""
         return rdp.classic_epsilon(self.claimed, delta, "zero-out", "old")
 
     def final_epsilon(self, delta: float) -> float:
-        """What the last weights alone tell at least of some record (see `final_release_epsilon`): to be shown only."""
+        """At least what the last weights alone reveal of some record (`final_release_epsilon`): to be shown only."""
         shifts, probabilities = self._final_shifts()
         return weight_trajectories.final_release_epsilon(shifts / self.noise_multiplier, probabilities, delta)
 
@@ -185,9 +173,11 @@ class WeightDistributionPlan:
         every = self.sampler.steps_per_epoch if isinstance(self.sampler, ShuffledSampler) else 1
         return weight_trajectories.final_shifts_of_epochs(self.rates, self.momentum, every)
 
-    def train(self, job: Job) -> Steps[Fitted]:
-        yield from ()  # its sums are not shared with other trainings
-        return train_weight_distributions(self, job)
+    def fitted(self, job: Job) -> Fitted:
+        model = job.trainable
+        check_count(self.sampler.n, job.records)
+        refuse_mixing(model, private=not self.examples_mix)
+        return _HiddenMeans(self, model, job).fitted(self.sampler.expected_batch_size)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -266,78 +256,40 @@ def draw_weights(plan: WeightDistributionPlan, state: Means, streams: Streams, p
         parameters[name].copy_(mean + noise.to(mean.device))
 
 
-def train_weight_distributions(plan: WeightDistributionPlan, job: Job) -> Fitted:
-    """Train, and keep and release θ_T.
+class _HiddenMeans(HiddenTraining):
+    """Releases θ_T, with the paper's claim beside the plan's event.
 
-    Guarantee: the plan's event, charged once and in full before the first step, with the paper's claim beside it; see
-    `release_once` for runs that were stopped. Means, velocity and key are in RUN/private until the end, then deleted.
     What `on_trained` is shown, and whatever it makes of it, is paid for by nothing: for experiments on public data.
     """
-    model, records = job.trainable, job.records
-    check_count(plan.sampler.n, records)
-    refuse_mixing(model, private=not plan.examples_mix)
-    what = "training by weight distributions" if job.what is None else job.what
-    binding = Binding(
-        digest(["weight distributions", plan.to_json(), model.facts(), what, job.part]),
-        records.fingerprint,
-        job.seed,
-        lambda known: model.choose(records, known, plan.sampler.expected_batch_size),
-    )
-    weights = release_once(
-        job.run,
-        binding,
-        lambda key: _trained(plan, model, job, key),
-        job.ledger,
-        event=plan.event,
-        what=what,
-        part=job.part,
-        steps=plan.steps,
-        claimed=plan.claimed,
-        hidden=_HIDDEN,
-    )
-    model.load(weights)
-    return Fitted(weights, plan.steps, getattr(model, "model", model))
 
+    plan: WeightDistributionPlan
+    kind, what, file = "weight distributions", "training by weight distributions", "means.safetensors"
 
-def _trained(plan: WeightDistributionPlan, model: Trainable, job: Job, key: Key) -> Weights:
-    state = _begin_or_resume(job.run, model, key)
-    block = max(1, plan.steps // BLOCKS)
-    job.on_progress(state.done, plan.steps)
-    while state.done < plan.steps:
-        last = min(plan.steps, (state.done // block + 1) * block)
-        train_means(plan, model, job.records, state, key.streams, last)
-        check_finite(model.parameters)
-        _keep(job.run, model, state, key)
-        job.on_progress(state.done, plan.steps)
-    job.on_trained(state)
-    draw_weights(plan, state, key.streams, model.parameters)
-    return {name: value.clone() for name, value in model.weights().items()}
+    def begin(self, streams: Streams, kept: Weights | None) -> None:
+        self.model.initialise(streams)
+        if kept is None:
+            self._means = Means.start(self.model.parameters)
+            return
+        kinds: dict[str, Weights] = {"mean": {}, "velocity": {}, "fixed": {}}
+        for name, value in kept.items():
+            kind, _, rest = name.partition(".")
+            kinds[kind][rest] = value
+        self.model.load(self.model.weights() | kinds["fixed"])
+        self._means = Means(self.done, kinds["mean"], kinds["velocity"])
 
+    def state(self) -> Weights:
+        fixed = {name: value for name, value in self.model.weights().items() if name not in self._means.means}
+        kinds = {"mean": self._means.means, "velocity": self._means.velocity, "fixed": fixed}
+        return {f"{kind}.{name}": value for kind, values in kinds.items() for name, value in values.items()}
 
-def _begin_or_resume(run: Run | None, model: Trainable, key: Key) -> Means:
-    model.initialise(key.streams)
-    if run is not None and (run.private / _HIDDEN).exists():
-        kept, facts = run.read_tensors(run.private / _HIDDEN)
-        if facts.get("run") == key.name:  # another run's is of no use, and is written over
-            kinds: dict[str, Weights] = {"mean": {}, "velocity": {}, "fixed": {}}
-            for name, value in kept.items():
-                kind, _, rest = name.partition(".")
-                kinds[kind][rest] = value
-            model.load(model.weights() | kinds["fixed"])
-            return Means(whole_number(facts, "done", run), kinds["mean"], kinds["velocity"])
-    state = Means.start(model.parameters)
-    # Kept before the first draw: whatever the model is when the run is resumed, it starts from the same weights.
-    _keep(run, model, state, key)
-    return state
+    def advance(self, streams: Streams, last: int) -> None:
+        train_means(self.plan, self.model, self.job.records, self._means, streams, last)
+        check_finite(self.model.parameters)
 
-
-def _keep(run: Run | None, model: Trainable, state: Means, key: Key) -> None:
-    if run is None:
-        return
-    fixed = {name: value for name, value in model.weights().items() if name not in state.means}
-    kinds = {"mean": state.means, "velocity": state.velocity, "fixed": fixed}
-    content = {f"{kind}.{name}": value for kind, values in kinds.items() for name, value in values.items()}
-    run.write_tensors(run.private / _HIDDEN, content, {"done": state.done, "run": key.name})
+    def released(self, streams: Streams) -> Weights:
+        self.job.on_trained(self._means)
+        draw_weights(self.plan, self._means, streams, self.model.parameters)
+        return {name: value.clone() for name, value in self.model.weights().items()}
 
 
 @dataclass(frozen=True)
@@ -370,45 +322,22 @@ def weight_distribution_prices(
 
     With an ε in place of the noise each has the noise that is sound at it. Rates shrink by `decay` an epoch.
     """
+    if noise_multiplier is None and epsilon is None:
+        raise ValueError("give a noise multiplier or an ε")
     samplers: dict[str, Sampler] = {
         "Poisson": PoissonSampler(n, batch),
         "epochs": ShuffledSampler(n, batch),
         "full batch": FullBatchSampler(n, n),
     }
     rate: float | Schedule = learning_rate if decay == 1 else Staircase(learning_rate, decay, math.ceil(n / batch))
-    return [
-        _price(name, _plan(sampler, steps, delta, rate, momentum, noise_multiplier, epsilon), delta)
-        for name, sampler in samplers.items()
-    ]
-
-
-def _plan(
-    sampler: Sampler,
-    steps: int,
-    delta: float,
-    rate: float | Schedule,
-    momentum: float,
-    noise_multiplier: float | None,
-    epsilon: float | None,
-) -> WeightDistributionPlan:
-    # The clip scales noise and gradients alike: no price depends on it.
-    if noise_multiplier is None and epsilon is not None:
-        return WeightDistributionPlan.calibrated(
-            sampler,
-            l2_clip=1.0,
-            steps=steps,
-            learning_rate=rate,
-            momentum=momentum,
-            target_epsilon=epsilon,
-            target_delta=delta,
-        )
-    if noise_multiplier is None:
-        raise ValueError("give a noise multiplier or an ε")
-    excess = EXCESS_SHARE * delta if isinstance(sampler, PoissonSampler) else None
-    return WeightDistributionPlan(sampler, 1.0, noise_multiplier, steps, rate, momentum, excess)
-
-
-def _price(sampling: str, plan: WeightDistributionPlan, delta: float) -> Price:
-    return Price(
-        sampling, plan.noise_multiplier, plan.claimed_epsilon(delta), plan.epsilon(delta), plan.final_epsilon(delta)
-    )
+    prices = []
+    for name, sampler in samplers.items():
+        # The clip scales noise and gradients alike: no price depends on it.
+        excess = EXCESS_SHARE * delta if isinstance(sampler, PoissonSampler) else None
+        noise = 1.0 if noise_multiplier is None else noise_multiplier
+        plan = WeightDistributionPlan(sampler, 1.0, noise, steps, rate, momentum, excess)
+        if noise_multiplier is None:
+            plan = plan.with_least_noise(Target.of(n, epsilon, delta, "zero-out"))
+        sound, last = plan.epsilon(delta), plan.final_epsilon(delta)
+        prices.append(Price(name, plan.noise_multiplier, plan.claimed_epsilon(delta), sound, last))
+    return prices

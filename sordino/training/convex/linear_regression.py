@@ -12,16 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from sordino.budget import (
-    Composed,
-    Event,
-    Gaussian,
-    Ledger,
-    calibration,
-    check_delta_against_n,
-    cost,
-    refuse_add_remove,
-)
+from sordino.budget import Composed, Event, Gaussian, Ledger
 from sordino.data import in_memory
 from sordino.mechanisms import (
     BLOCK,
@@ -37,9 +28,8 @@ from sordino.mechanisms import (
     whole_rows,
 )
 from sordino.training.convex.logistic import with_bias
-from sordino.training.convex.plan import price_with, targets_with
-from sordino.training.dpsgd import Steps
 from sordino.training.fitting import Fitted, Job, check_linear, train_in_one_release
+from sordino.training.planning import OneReleasePlan, Target, check_positive
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -52,7 +42,7 @@ which is below 64·d·2⁻⁵³·‖XᵀX‖: less than 2⁻¹⁰ for up to 2³�
 
 
 @dataclass(frozen=True)
-class LinearPlan:
+class LinearPlan(OneReleasePlan):
     """What a linear fit may do to the data.
 
     Guarantee: three Gaussian releases with this noise multiplier. With rows and targets of size at most 1, a present
@@ -67,8 +57,7 @@ class LinearPlan:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.data_norm < math.inf:
-            raise ValueError(f"data_norm must be a positive finite number, not {self.data_norm!r}")
+        check_positive("data_norm", self.data_norm)
         low, high = self.target_range
         if not -math.inf < low < high < math.inf:
             raise ValueError(f"target_range must be two public bounds, low and high, not {self.target_range!r}")
@@ -91,30 +80,15 @@ class LinearPlan:
 
         The ledger's adjacency is taken, and its target where it has one.
         """
-        if ledger is not None:
-            target_epsilon, target_delta, adjacency = targets_with(ledger, target_epsilon, target_delta)
-        if target_epsilon is None:
-            raise ValueError("give target_epsilon, or a ledger that has one")
-        if target_delta is None:
-            raise ValueError("the noise is Gaussian and no pure ε covers it: give target_delta, or a ledger with one")
-        refuse_add_remove(adjacency)
-        check_delta_against_n(target_delta, n)
-        price = None if ledger is None else price_with(ledger, target_delta)
-        sigma = calibration.noise_multiplier(
-            lambda s: Composed((Gaussian(s),) * 3), target_epsilon, target_delta, adjacency, price
-        )
+        target = Target.of(n, target_epsilon, target_delta, adjacency, ledger)
+        sigma = target.noise_multiplier(lambda s: Composed((Gaussian(s),) * 3))
         return cls(data_norm, target_range, sigma)
 
     @property
     def event(self) -> Event:
         return Composed((Gaussian(self.noise_multiplier),) * 3)
 
-    def epsilon(self, delta: float, adjacency: str = "zero-out") -> float:
-        """ε of this plan alone; a ledger's ε covers the whole workflow."""
-        return cost(self.event, delta, adjacency).epsilon
-
-    def train(self, job: Job) -> Steps[Fitted]:
-        yield from ()  # its sums are not shared with other trainings
+    def fitted(self, job: Job) -> Fitted:
         x, y = (np.asarray(part) for part in in_memory(job.records))
         _check_data(x, y)
         check_linear(job.model, x.shape[1], 1)

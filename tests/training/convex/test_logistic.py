@@ -192,7 +192,7 @@ def test_plans_follow_the_ledger_and_say_what_is_wrong():
             LogisticPlan.calibrated(**good | bad)
     with pytest.raises((OutOfReach, UnsupportedEvent)):
         LogisticPlan.calibrated(**good | {"adjacency": "replace-one"})
-    with pytest.raises(ValueError, match="needs a target_delta"):
+    with pytest.raises(ValueError, match="Gaussian and no pure ε covers it: give target_delta"):
         LogisticPlan.output_perturbed(**good | {"target_delta": None})
 
 
