@@ -25,58 +25,63 @@ Augment = Callable[[Any, np.random.Generator], Any]
 """augment(rows, generator): for each row its views, (rows, views, …), each row's from that row alone."""
 
 
-def check_views(augment: Augment | None, views: int) -> None:
-    if augment is None and views != 1:
-        raise ValueError(f"{views} views need an `augment` that makes them")
+@dataclass(frozen=True)
+class Views:
+    """So many views of each example, made by `augment`; without it, the example itself."""
 
+    augment: Augment | None = None
+    count: int = 1
 
-def views_of(augment: Augment | None, views: int, x: Any, generator: np.random.Generator) -> Any:
-    """The input as the engine takes it: (rows, …) for one view, (rows, views, …) for several."""
-    examples = batches.size(x)
-    if augment is None or examples == 0:
-        return x
-    seen = augment(x, generator)
-    for leaf in pytree.tree_leaves(seen):
-        if isinstance(leaf, Tensor) and leaf.shape[:2] != (examples, views):
-            raise ValueError(
-                f"`augment` must give {views} views of each of the {examples} rows, as ({examples}, {views}, …), not "
-                f"{tuple(leaf.shape)}"
+    def __post_init__(self) -> None:
+        if self.augment is None and self.count != 1:
+            raise ValueError(f"{self.count} views need an `augment` that makes them")
+
+    def of(self, x: Any, generator: np.random.Generator) -> Any:
+        """The input as the engine takes it: (rows, …) for one view, (rows, views, …) for several."""
+        examples = batches.size(x)
+        if self.augment is None or examples == 0:
+            return x
+        seen = self.augment(x, generator)
+        for leaf in pytree.tree_leaves(seen):
+            if isinstance(leaf, Tensor) and leaf.shape[:2] != (examples, self.count):
+                raise ValueError(
+                    f"`augment` must give {self.count} views of each of the {examples} rows, as ({examples}, "
+                    f"{self.count}, …), not {tuple(leaf.shape)}"
+                )
+        return batches.flatten_views(seen) if self.count == 1 else seen
+
+    def refuse_mixing(self, x: Any) -> None:
+        """Raise if other examples change an example's views, under the same chances: among three, and in the batch.
+
+        In a batch that is not large each example is changed while each other one stays, as in `gradients.mixing`.
+        """
+        examples = batches.size(x)
+        if self.augment is None or examples <= _TRIED:
+            return
+        few = torch.arange(_TRIED)
+        self._refuse_difference(x, few, torch.tensor([_TRIED, *few[1:]]))
+        every = torch.arange(examples)
+        bits = range((examples - 1).bit_length())
+        for bit in bits if examples <= _EVERY_PAIR else (bits[0], bits[-1]):  # a large batch costs time
+            for value in (0, 1):
+                changed = (every >> bit & 1) == value
+                self._refuse_difference(x, every, torch.where(changed, every[~changed][0], every))
+
+    def _refuse_difference(self, x: Any, rows: Tensor, others: Tensor) -> None:
+        """Raise if examples that are the same in both batches have different views."""
+        seen, stay = [], rows == others
+        devices = {leaf.device for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)}
+        for chosen in (rows, others):
+            with keep_random_state(devices, 0):
+                found = self.of(batches.select(x, chosen), np.random.default_rng(0))
+            by_example = [leaf for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor)]
+            seen.append([torch.nan_to_num(leaf[stay.to(leaf.device)]) for leaf in by_example])
+        if not all(torch.equal(one, other) for one, other in zip(*seen, strict=True)):
+            raise ExamplesMixError(
+                "`augment` makes an example's views of other examples too, so that no clip bounds what one of them "
+                "does, or draws from elsewhere than its generator or torch: make each row's views of that row and "
+                "those alone"
             )
-    return batches.flatten_views(seen) if views == 1 else seen
-
-
-def refuse_mixing_views(augment: Augment | None, views: int, x: Any) -> None:
-    """Raise if other examples change the views of an example, under the same chances: among three, and in the batch.
-
-    In a batch that is not large each example is changed while each other one stays, as in `gradients.mixing`.
-    """
-    examples = batches.size(x)
-    if augment is None or examples <= _TRIED:
-        return
-    few = torch.arange(_TRIED)
-    _refuse_difference(augment, views, x, few, torch.tensor([_TRIED, *few[1:]]))
-    every = torch.arange(examples)
-    bits = range((examples - 1).bit_length())
-    for bit in bits if examples <= _EVERY_PAIR else (bits[0], bits[-1]):  # a large batch costs time
-        for value in (0, 1):
-            changed = (every >> bit & 1) == value
-            _refuse_difference(augment, views, x, every, torch.where(changed, every[~changed][0], every))
-
-
-def _refuse_difference(augment: Augment, views: int, x: Any, rows: Tensor, others: Tensor) -> None:
-    """Raise if examples that are the same in both batches have different views."""
-    seen, stay = [], rows == others
-    devices = {leaf.device for leaf in pytree.tree_leaves(x) if isinstance(leaf, Tensor)}
-    for chosen in (rows, others):
-        with keep_random_state(devices, 0):
-            found = views_of(augment, views, batches.select(x, chosen), np.random.default_rng(0))
-        by_example = [leaf for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor)]
-        seen.append([leaf[stay.to(leaf.device)] for leaf in by_example])
-    if not all(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)) for one, other in zip(*seen, strict=True)):
-        raise ExamplesMixError(
-            "`augment` makes an example's views of other examples too, so that no clip bounds what one of them does, "
-            "or draws from elsewhere than its generator or torch: make each row's views of that row and those alone"
-        )
 
 
 @dataclass(frozen=True)

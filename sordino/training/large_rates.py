@@ -34,6 +34,8 @@ from sordino.data import load
 from sordino.features import Pixels
 from sordino.gradients import ClippedGradients, Loss
 from sordino.training.heads import cross_entropy
+from sordino.training.modules import built
+from sordino.training.planning import check_whole
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,7 @@ class GradientSize:
     """How the norms are known, in words that follow them."""
 
     def __post_init__(self) -> None:
-        if type(self.parameters) is not int or self.parameters < 1:
-            raise ValueError(f"the number of parameters must be a whole number of at least 1, not {self.parameters!r}")
+        check_whole("the number of parameters", self.parameters)
         if not 0 <= self.mean_square <= 1:
             raise ValueError(f"the mean square of clipped norms lies in [0, 1], not {self.mean_square!r}")
 
@@ -123,7 +124,7 @@ class GradientSize:
 def gradient_size(model: nn.Module, loss: Loss, x: Any, y: Any, l2_clip: float, known_from: str) -> GradientSize:
     """Of a model at its present weights on public or synthetic examples; the loss gives one number an example.
 
-    Guarantee: none. Norms of gradients tell about the examples, so x and y must not be private.
+    Guarantee: none. Norms of gradients reveal something of the examples, so x and y must not be private.
     """
     norms = ClippedGradients(model, loss)(x, y, l2_clip=l2_clip).norms
     mean_square = float((norms / l2_clip).clamp(max=1).square().mean())
@@ -145,9 +146,7 @@ def gradient_size_on(dataset: str, l2_clip: float) -> GradientSize:
         )
     rows = np.random.default_rng(0).permutation(len(data.train))[: 2 * _EXAMPLES]
     x, y = Pixels((0.5,), (0.5,))(data.train.x[rows]), torch.from_numpy(data.train.y[rows])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = networks[data.facts.shape](len(data.facts.classes or ()))
+    model = built(lambda: networks[data.facts.shape](len(data.facts.classes or ())), 0)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for start in range(0, _EXAMPLES, _BATCH):
         optimiser.zero_grad()
@@ -353,11 +352,7 @@ def _physical_batch(memory: float, size: GradientSize) -> int:
 
 
 def _above(candidate: SamplingRate) -> str:
-    return f"{_percent(max(candidate.excess_noise - 1, 0))} above"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.4g} %"
+    return f"{100 * max(candidate.excess_noise - 1, 0):.4g} % above"
 
 
 def share_in_words(share: float) -> str:

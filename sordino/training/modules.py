@@ -4,8 +4,9 @@ are."""
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from sordino.gradients import (
 )
 from sordino.mechanisms import Stream, Streams, memory
 from sordino.training import probing
-from sordino.training.augmentation import Augment, check_views, views_of
+from sordino.training.augmentation import Augment, Views
 from sordino.training.dpsgd import ClippedSum
 from sordino.training.optimisers import Weights
 
@@ -61,11 +62,10 @@ class TrainableModule:
         physical_batch: int | None = None,
         choices: Choices | None = None,
     ) -> None:
-        check_views(augment, views)
+        self._views = Views(augment, views)
         self._build = None if isinstance(model, nn.Module) else model
         self.model = model if isinstance(model, nn.Module) else built(model, 0)
-        self._loss, self._augment, self._views = loss, augment, views
-        self._physical_batch, self._given = physical_batch, choices
+        self._loss, self._physical_batch, self._given = loss, physical_batch, choices
         self._clipped = ClippedGradients(
             self.model,
             loss,
@@ -89,7 +89,7 @@ class TrainableModule:
     @property
     def augmented(self) -> bool:
         """Whether it trains on random views of its examples."""
-        return self._augment is not None
+        return self._views.augment is not None
 
     @property
     def parameters(self) -> Weights:
@@ -118,15 +118,8 @@ class TrainableModule:
         self._clipped.choices = self._usable(known)
         count = min(len(records), expected_batch_size)
         with self._random_state(0):
-            probing.prepare(
-                self._clipped,
-                self.model,
-                self._loss,
-                lambda indices: self._rows(records, indices),
-                count,
-                augment=self._augment,
-                views=self._views,
-            )
+            rows = partial(self._rows, records)
+            probing.prepare(self._clipped, self.model, self._loss, rows, count, self._views)
         # Kernels of other devices may not repeat bit for bit: a token keeps any step there from being repeated.
         device = "cpu" if self._device.type == "cpu" else f"{self._device.type} {secrets.token_hex(8)}"
         return {"engine": self.choices.to_json(), "device": device}
@@ -135,8 +128,8 @@ class TrainableModule:
         """What first gives less than double precision in a pass: of two records, types are seen."""
         with self._random_state(0):
             x, y = self._rows(records, np.arange(min(2, len(records))))
-            seen = views_of(self._augment, self._views, x, np.random.default_rng(0))
-            return narrow_operation(self.model, self._loss, seen, y, self._views)
+            seen = self._views.of(x, np.random.default_rng(0))
+            return narrow_operation(self.model, self._loss, seen, y, self._views.count)
 
     def clipped_sum(
         self, records: Records, indices: NDArray[np.int64], l2_clip: float, augmentation: np.random.Generator
@@ -164,7 +157,7 @@ class TrainableModule:
             return self._summed(x, y, l2_clip, augmentation)
 
     def _summed(self, x: Any, y: Any, l2_clip: float, augmentation: np.random.Generator) -> ClippedSum:
-        found = self._clipped(views_of(self._augment, self._views, x, augmentation), y, l2_clip=l2_clip)
+        found = self._clipped(self._views.of(x, augmentation), y, l2_clip=l2_clip)
         return ClippedSum(found.sums, found.norms)
 
     def gathered(
@@ -205,14 +198,12 @@ class TrainableModule:
         if self._build is not None:
             self.load(tensors(built(self._build, seed)))
 
-    @contextmanager
-    def _random_state(self, seed: int) -> Iterator[None]:
+    def _random_state(self, seed: int) -> AbstractContextManager[None]:
         """Dropout and its like under this seed (no noise of privacy comes from here), and the caller's state after.
 
         A model that draws from NumPy or Python, too, must draw the same when a step is repeated under its noise.
         """
-        with keep_random_state({self._device}, seed):
-            yield
+        return keep_random_state({self._device}, seed)
 
 
 class MixingModule(TrainableModule):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sordino.mechanisms import Stream, Streams, bound_streams, secret_from_seed
+from sordino.training.modules import built, seed_of
 
 _TEST_BATCH = 500
 _FIRST_LOOK = 2**40
@@ -70,7 +71,7 @@ def train_noisy(
     Guarantee: none. Gradients are neither clipped nor accounted; for public benchmarks only, and no ledger knows of it.
     """
     streams = bound_streams(secret_from_seed(settings.seed), {"what": "noisy weights"}, predictable=True)
-    network = _started(build, streams)
+    network = built(build, seed_of(streams))
     means = [parameter.detach().clone() for parameter in network.parameters()]
     optimiser = torch.optim.Adam(means, lr=settings.learning_rate, fused=True)
     x, y = train[0], torch.from_numpy(np.asarray(train[1]))
@@ -108,12 +109,6 @@ def accuracy(network: nn.Module, x: Tensor, y: NDArray[np.int64]) -> float:
     scores = torch.cat([network(part) for part in x.split(_TEST_BATCH)]).nan_to_num(nan=-math.inf)
     right = (scores.argmax(1).numpy() == y) & torch.isfinite(scores).any(1).numpy()
     return float(np.mean(right))
-
-
-def _started(build: Callable[[], nn.Module], streams: Streams) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(streams.generator(Stream.INITIALISATION).integers(2**63)))
-        return build()
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sordino.gradients import ClippedGradients, ExamplesMixError, Loss, batches, without_side_effects
-from sordino.training.augmentation import Augment, refuse_mixing_views, views_of
+from sordino.training.augmentation import Views
 
 _MOST_ROWS = 4096
 _TRIED = 4
@@ -35,15 +35,7 @@ Ranges = list[range]
 """Of each tensor's whole numbers; empty for a tensor of other numbers."""
 
 
-def prepare(
-    clipped: ClippedGradients,
-    model: nn.Module,
-    loss: Loss,
-    rows: RowsAt,
-    count: int,
-    augment: Augment | None,
-    views: int,
-) -> None:
+def prepare(clipped: ClippedGradients, model: nn.Module, loss: Loss, rows: RowsAt, count: int, views: Views) -> None:
     """`ClippedGradients.prepare` on made-up rows like the records, at most `count` of them and no more than 4096 views.
 
     Numbers are uniform in [0, 1). Whole numbers (token ids, lengths, labels) are uniform from 0, or else from 1, up to
@@ -55,8 +47,8 @@ def prepare(
     a warning: what is refused or warned of then, and nothing else, depends on them. No later batch is looked at
     (`ClippedGradients.seal`).
     """
-    count = min(count, max(1, _MOST_ROWS // views))
-    trial = _Trial(clipped, model, loss, augment, views, *rows(np.arange(1)))
+    count = min(count, max(1, _MOST_ROWS // views.count))
+    trial = _Trial(clipped, model, loss, views, *rows(np.arange(1)))
     if not trial.prepare(count):
         try:
             trial.prepare_on(*rows(np.arange(count)))
@@ -74,8 +66,7 @@ class _Trial:
     clipped: ClippedGradients
     model: nn.Module
     loss: Loss
-    augment: Augment | None
-    views: int
+    views: Views
     x: Any
     y: Any
 
@@ -103,8 +94,8 @@ class _Trial:
         return True
 
     def prepare_on(self, x: Any, y: Any) -> None:
-        seen = views_of(self.augment, self.views, x, np.random.default_rng(0))
-        refuse_mixing_views(self.augment, self.views, x)
+        seen = self.views.of(x, np.random.default_rng(0))
+        self.views.refuse_mixing(x)
         self.clipped.prepare(seen, y)
 
     @property
@@ -177,16 +168,16 @@ class _Trial:
         x, y = pytree.tree_map(lambda leaf: leaf.to(device), self._rows(ranges, _TRIED))
         try:
             with without_side_effects(model), torch.no_grad():
-                seen = views_of(self.augment, self.views, x, np.random.default_rng(0))
-                seen = batches.flatten_views(seen) if self.views > 1 else seen
-                losses = batches.losses_of(model, self.loss, seen, y, batches.size(y), self.views)
+                seen = self.views.of(x, np.random.default_rng(0))
+                seen = batches.flatten_views(seen) if self.views.count > 1 else seen
+                losses = batches.losses_of(model, self.loss, seen, y, batches.size(y), self.views.count)
                 return bool(torch.isfinite(losses).all())
         except Exception:  # whatever it is, it does not take them
             return False
 
     def _refuse_mixing(self, x: Any, y: Any) -> None:
         try:
-            self.clipped.refuse_mixing(views_of(self.augment, self.views, x, np.random.default_rng(0)), y)
+            self.clipped.refuse_mixing(self.views.of(x, np.random.default_rng(0)), y)
         except ExamplesMixError:
             raise
         except Exception:  # rows that are not taken show nothing

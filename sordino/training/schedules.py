@@ -4,6 +4,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from sordino.training.planning import check_positive, check_whole
+
 
 class Schedule(Protocol):
     """A learning rate for each step, counted from 0."""
@@ -45,10 +47,8 @@ class Staircase:
 
     def __post_init__(self) -> None:
         check_rate(self.start)
-        if not (isinstance(self.factor, int | float) and 0 < self.factor < math.inf):
-            raise ValueError(f"the factor of a stair must be a positive finite number, not {self.factor!r}")
-        if type(self.every) is not int or self.every < 1:
-            raise ValueError(f"the steps of a stair must be a whole number of at least 1, not {self.every!r}")
+        check_positive("the factor of a stair", self.factor)
+        check_whole("the steps of a stair", self.every)
 
     def rate(self, step: int) -> float:
         return self.start * self.factor ** (step // self.every)
@@ -63,8 +63,7 @@ class OneCycle:
 
     def __post_init__(self) -> None:
         check_rate(self.peak)
-        if type(self.steps) is not int or self.steps < 7:
-            raise ValueError(f"one cycle needs a whole number of at least 7 steps, not {self.steps!r}")
+        check_whole("the steps of one cycle", self.steps, 7)
 
     def rate(self, step: int) -> float:
         top, start = 0.3 * self.steps - 1, self.peak / 25
@@ -102,8 +101,7 @@ def schedule_from_json(document: Any) -> float | Schedule:
 
 
 def check_rate(rate: float) -> None:
-    if isinstance(rate, bool) or not (isinstance(rate, int | float) and 0 < rate < math.inf):
-        raise ValueError(f"the learning rate must be a positive finite number, not {rate!r}")
+    check_positive("the learning rate", rate)
 
 
 def rate_at(learning_rate: float | Schedule, step: int) -> float:

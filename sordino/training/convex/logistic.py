@@ -10,6 +10,7 @@ from sordino.training.convex.plan import LogisticPlan
 from sordino.training.convex.solver import MOST_PRODUCTS, least_tolerance, minimise
 from sordino.training.fitting import Fitted, Job, check_linear, train_in_one_release
 from sordino.training.linear import check_labels
+from sordino.training.planning import check_whole
 
 _BLOCK = 4096
 Array = NDArray[np.float64]
@@ -97,8 +98,7 @@ def fit_many(
         raise ValueError("fit_many is for two classes; fit_logistic takes more")
     if masks.ndim != 2 or masks.shape[1] != width - 1 or masks.dtype != np.bool_:
         raise ValueError(f"masks must be an array of booleans (subsets, {width - 1}), not {masks.dtype} {masks.shape}")
-    if type(repeats) is not int or repeats < 1:
-        raise ValueError(f"repeats must be a whole number of at least 1, not {repeats!r}")
+    check_whole("repeats", repeats)
     norms = np.full(len(masks), plan.data_norm) if data_norms is None else np.asarray(data_norms, dtype=np.float64)
     if norms.shape != (len(masks),) or not (np.isfinite(norms) & (norms > 0)).all():
         raise ValueError(f"data_norms must be {len(masks)} positive numbers, one for each subset")
