@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.gradients.mixing import ExamplesMixError
-from sordino.training.augmentation import Augment, Shifts, refuse_mixing_views
+from sordino.training.augmentation import Augment, Shifts, Views
 
 IMAGES = torch.arange(2 * 3 * 5 * 4).reshape(2, 3, 5, 4).float()
 
@@ -57,7 +57,7 @@ MIXING: dict[str, Augment] = {
 @pytest.mark.parametrize("name", MIXING)
 def test_views_of_several_examples_are_refused(name: str) -> None:
     with pytest.raises(ExamplesMixError, match="make each row's views of that row and those alone"):
-        refuse_mixing_views(MIXING[name], 1 if name == "centred" else 2, torch.randn(8, 1, 4, 4))
+        Views(MIXING[name], 1 if name == "centred" else 2).refuse_mixing(torch.randn(8, 1, 4, 4))
 
 
 @pytest.mark.parametrize("examples", [8, 600])
@@ -66,13 +66,13 @@ def test_views_that_mix_larger_batches_only_are_refused(examples: int) -> None:
         return (rows + rows.flip(0) if len(rows) > 7 else rows)[:, None]
 
     with pytest.raises(ExamplesMixError):
-        refuse_mixing_views(mixed, 1, torch.randn(examples, 2))
-    refuse_mixing_views(Shifts(2, 1), 2, torch.randn(examples, 1, 3, 3))
+        Views(mixed, 1).refuse_mixing(torch.randn(examples, 2))
+    Views(Shifts(2, 1), 2).refuse_mixing(torch.randn(examples, 1, 3, 3))
 
 
 def test_random_views_of_one_example_are_not() -> None:
-    refuse_mixing_views(Shifts(3, 1), 3, torch.randn(8, 1, 4, 4))
-    refuse_mixing_views(Shifts(1, 1), 1, torch.full((8, 1, 4, 4), torch.nan))
-    refuse_mixing_views(lambda rows, generator: (rows + torch.randn_like(rows))[:, None], 1, torch.randn(8, 1, 4, 4))
-    refuse_mixing_views(None, 1, torch.randn(8, 1, 4, 4))
-    refuse_mixing_views(MIXING["centred"], 1, torch.randn(2, 1, 4, 4))  # too few to tell
+    Views(Shifts(3, 1), 3).refuse_mixing(torch.randn(8, 1, 4, 4))
+    Views(Shifts(1, 1), 1).refuse_mixing(torch.full((8, 1, 4, 4), torch.nan))
+    Views(lambda rows, generator: (rows + torch.randn_like(rows))[:, None], 1).refuse_mixing(torch.randn(8, 1, 4, 4))
+    Views(None, 1).refuse_mixing(torch.randn(8, 1, 4, 4))
+    Views(MIXING["centred"], 1).refuse_mixing(torch.randn(2, 1, 4, 4))  # too few to tell

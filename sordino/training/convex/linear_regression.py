@@ -34,10 +34,10 @@ from sordino.training.planning import OneReleasePlan, Target, check_positive
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
 _RISK = 0.05
-"""How likely the ridge may be too small for the noise: 5 %, as in the paper. Privacy does not depend on it."""
+"""The probability that the ridge is too small for the noise: 5 %, as in the paper. Privacy does not depend on it."""
 _UNIT = 2.0 ** (-2 * GRAM_BITS)
 _LEAST_MOVES = 1 + 2.0**-8
-"""How far a record moves the smallest eigenvalue as computed: by Weyl 1, and twice the error of a symmetrical solver,
+"""How far a record moves the computed smallest eigenvalue: 1 by Weyl, plus twice the error of a symmetric eigensolver,
 which is below 64·d·2⁻⁵³·‖XᵀX‖: less than 2⁻¹⁰ for up to 2³⁷ numbers."""
 
 
@@ -47,9 +47,9 @@ class LinearPlan(OneReleasePlan):
 
     Guarantee: three Gaussian releases with this noise multiplier. With rows and targets of size at most 1, a present
     record adds xxᵀ of Frobenius norm ≤ 1 to the Gram matrix, so moves its smallest eigenvalue by ≤ 1 (Weyl), and adds
-    xy of norm ≤ 1 to Xᵀy. The matrix is told in coordinates that keep the Frobenius norm: its entries off the diagonal
-    count twice, so their noise is smaller by √2. Rows and targets are rounded to whole units each by itself, sums are
-    of whole numbers, and the noise is exact, so this holds in finite precision too.
+    xy of norm ≤ 1 to Xᵀy. The matrix is released in coordinates that preserve the Frobenius norm: off-diagonal
+    entries count twice, so their noise is smaller by √2. Each row and target is rounded to whole units, sums are of
+    whole numbers, and the noise is exact, so this holds in finite precision too.
     """
 
     data_norm: float
@@ -117,10 +117,10 @@ def fit_linear(
     what: str = "linear regression",
     part: str = "train",
 ) -> Array:
-    """Weights (d+1,) of the features and, last, of the constant 1, for targets as they are.
+    """Weights (d+1,) of the features and, last, of the bias, on the targets' own scale.
 
     Guarantee: the plan's event, charged before rows and targets are read. A row longer than the plan's norm is scaled
-    down, a target outside its bounds is cut; a record with anything non-finite is empty.
+    down, a target outside its bounds is clipped; a record with a non-finite number counts as empty.
     """
     ledger.refuse_add_remove()
     _check_data(x, y)
@@ -131,10 +131,14 @@ def fit_linear(
     gram, least, products = sufficient_statistics(rows, targets)
     d, sigma = len(gram), plan.noise_multiplier
     noisy = noisy_gram(generator, gram, _UNIT, sigma)
-    # A guess that is too low only makes the ridge larger than it needs to be.
+    # An estimate that is too low only makes the ridge larger than it needs to be.
     guess = float(noisy_sum(generator, least, _UNIT, sigma * _LEAST_MOVES)) - sigma * float(-ndtri(_RISK / 2))
-    told = noisy_sum(generator, products, _UNIT, sigma)
-    return _weights_as_they_are(plan, _ridge_solution(noisy, told, _ridge(d, sigma, max(guess, 0.0))))
+    noisy_products = noisy_sum(generator, products, _UNIT, sigma)
+    unit_weights = _ridge_solution(noisy, noisy_products, _ridge(d, sigma, max(guess, 0.0)))
+    low, high = plan.target_range
+    weights = unit_weights / plan.data_norm * (high - low) / 2
+    weights[-1] += (low + high) / 2
+    return weights
 
 
 def _check_data(x: NDArray[np.floating], y: NDArray[np.floating]) -> None:
@@ -170,7 +174,7 @@ def sufficient_statistics(rows: Array, targets: Array) -> tuple[Whole, Whole, Wh
 
 
 def _ridge(d: int, sigma: float, least: float) -> float:
-    """What brings the smallest eigenvalue to the size of the noise's norm, where the data have not brought it there.
+    """The ridge that raises the smallest eigenvalue to the norm of the noise, where the data alone do not.
 
     That norm is at most √(2d)·σ on average and, with probability 1 − risk/2, at most √(2·log(2/risk))·σ more: tighter
     than the paper's √(d·log(2d²/risk))·σ.
@@ -180,18 +184,11 @@ def _ridge(d: int, sigma: float, least: float) -> float:
 
 
 def _ridge_solution(gram: Array, products: Array, ridge: float) -> Array:
-    """Directions that noise has left without a positive eigenvalue say nothing, and get no weight."""
+    """Directions whose eigenvalue is not positive after noise and ridge carry no information, and get no weight."""
     values, vectors = np.linalg.eigh(gram)
     raised = values + ridge
     usable = raised > 1e-9 * max(float(np.abs(raised).max()), 1e-300)
     return np.asarray(vectors[:, usable] @ ((vectors[:, usable].T @ products) / raised[usable]))
-
-
-def _weights_as_they_are(plan: LinearPlan, unit_weights: Array) -> Array:
-    low, high = plan.target_range
-    weights = unit_weights / plan.data_norm * (high - low) / 2
-    weights[-1] += (low + high) / 2
-    return weights
 
 
 def predict_linear(weights: Array, x: NDArray[np.floating]) -> Array:

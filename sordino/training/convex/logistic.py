@@ -1,4 +1,4 @@
-"""Private logistic regression under a plan, once for release and many times over for experiments."""
+"""Private logistic regression under a plan: one fit that is released, or many for experiments."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,11 @@ def fit_logistic(
     what: str = "logistic regression",
     part: str = "train",
 ) -> Array:
-    """Weights of the features and, last, of the constant 1: (d+1,), or (classes, d+1) for more than two classes.
+    """Weights of the features and, last, of the bias: (d+1,), or (classes, d+1) for more than two classes.
 
     Guarantee: the plan's event, charged before rows and labels are read. A row [x; 1] longer than the plan's norm is
-    scaled down to it, one with anything non-finite is empty; y are class indices. Streams that are given must be used
-    for nothing else.
+    scaled down to it, one with a non-finite number counts as empty; y are class indices. `streams` must be used for
+    nothing else.
     """
     ledger.refuse_add_remove()
     n, width = _check_shapes(x, y)
@@ -50,12 +50,12 @@ def fit_logistic(
         rows[block] = clip_rows(with_bias(x[block]), plan.data_norm) / plan.data_norm
     linear = noise - _positive_sums(rows, y, plan.classes)
     solved = minimise(rows, np.ones(n), linear, np.full(fits, plan.ridge), np.full(fits, plan.tolerance / 2))
-    told = plan.perturbation.released(generator, solved, plan.ridge, plan.tolerance)
-    return (told[0] if fits == 1 else told) / plan.data_norm
+    released = plan.perturbation.released(generator, solved, plan.ridge, plan.tolerance)
+    return (released[0] if fits == 1 else released) / plan.data_norm
 
 
 def train_logistic(plan: LogisticPlan, job: Job) -> Fitted:
-    """`fit` under a plan of objective perturbation: weights as `fit_logistic` gives them, under the name "weights"."""
+    """`fit` under a LogisticPlan: the weights of `fit_logistic`, named "weights"."""
     _check_adjacency(plan, job.ledger)
     x, y = (np.asarray(part) for part in in_memory(job.records))
     n, width = _check_shapes(x, y)
@@ -71,8 +71,8 @@ def train_logistic(plan: LogisticPlan, job: Job) -> Fitted:
 
 
 def require_memory_for_logistic(n: int, width: int) -> None:
-    """Refuse a fit to n rows of this width that memory has no room for, before it is charged."""
-    # The rows twice, once weighed for a Hessian, a few matrices of their width, and the solver's products of columns.
+    """Refuse a fit to n rows of this width that does not fit in memory, before it is charged."""
+    # The rows twice, once weighted for a Hessian, a few matrices of their width, and the solver's products of columns.
     needed = 8.0 * (2.5 * n * width + 6 * width**2 + 3 * min(n * width**2 / 2, MOST_PRODUCTS))
     memory.require(needed, f"a fit to {n:,} rows of {width:,} numbers", "use fewer columns, categories or records")
 
@@ -86,12 +86,12 @@ def fit_many(
     generator: np.random.Generator,
     data_norms: Array | None = None,
 ) -> Array:
-    """For experiments, and not charged: the caller charges, or the data is a public benchmark.
+    """For experiments, not charged: the caller charges, or the data is a public benchmark.
 
     Weights (subsets, repeats, d+1) of a binary plan, fitted `repeats` times with fresh noise on each feature subset of
     masks (subsets, d); zero outside the subset, the bias last. data_norms gives each subset its own norm in place of
-    the plan's: with the same event, fewer features then have less noise. A row longer than that is refused, but for
-    rounding: up to a millionth more is scaled away, row by row.
+    the plan's: with the same event, fewer features then get less noise. A longer row is refused, except that an excess
+    of up to a millionth, which may be rounding, is scaled away.
     """
     n, width = _check_shapes(x, y)
     if plan.classes != 2:
@@ -115,8 +115,8 @@ def fit_many(
     noise = plan.perturbation.objective_noise(generator, every)
     linear = noise * norm[:, None] - _positive_sums(rows, y, 2)
     solved = minimise(rows, np.ones(n), linear, plan.ridge * norm**2, plan.tolerance / 2 * norm, every)
-    told = solved + plan.perturbation.output_noise(generator, every, plan.ridge, plan.tolerance) / norm[:, None]
-    return told.reshape(len(masks), repeats, width)
+    released = solved + plan.perturbation.output_noise(generator, every, plan.ridge, plan.tolerance) / norm[:, None]
+    return released.reshape(len(masks), repeats, width)
 
 
 def scores(weights: Array, x: Vectors) -> Array:
@@ -143,9 +143,9 @@ def _check_adjacency(plan: LogisticPlan, ledger: Ledger) -> None:
 
 
 def _check_tolerance(plan: LogisticPlan, n: int, width: int, noise_norm: float) -> None:
-    """Decided before the data is read: whether the solver gets there must say nothing about them.
+    """Decided before the data is read: whether the solver converges must not depend on it.
 
-    The computed gradient is brought to half the tolerance, so that with its rounding the true one meets it.
+    The computed gradient is brought to half the tolerance, so that the true one, which differs by rounding, meets it.
     """
     least = least_tolerance(n, width, plan.ridge, noise_norm)
     if least > plan.tolerance / 2:
@@ -162,7 +162,7 @@ def _check_shapes(x: Vectors, y: NDArray[np.integer]) -> tuple[int, int]:
 
 
 def _excess(rows: Array, chosen: NDArray[np.bool_], norms: Array) -> Array:
-    """How many times as long as allowed each row is in the subset where it is the longest; 1 where it is nowhere."""
+    """Each row's norm relative to the bound, in the subset where that ratio is largest; at least 1."""
     squares, most = rows**2, np.ones(len(rows))
     parts = len(chosen) // 64 + 1
     for part, own in zip(np.array_split(chosen, parts), np.array_split(norms, parts), strict=True):
@@ -171,7 +171,7 @@ def _excess(rows: Array, chosen: NDArray[np.bool_], norms: Array) -> Array:
 
 
 def _positive_sums(rows: Array, y: NDArray[np.integer], classes: int) -> Array:
-    """For each problem the sum of its positive rows; between two classes, those of class 1."""
+    """The sum of each problem's positive rows; for two classes, those of class 1."""
     check_labels(y, classes)
     wanted = [1] if classes == 2 else range(classes)
     return np.stack([rows[y == label].sum(axis=0) for label in wanted])

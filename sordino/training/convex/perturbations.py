@@ -1,9 +1,9 @@
-"""Where the noise of a private convex fit goes, how much of it there is, and the event that prices exactly that.
+"""Perturbations of a private convex fit: where its noise is added, how much, and the event that prices exactly that.
 
-Everything here is for rows of norm at most 1 and a ridge λ on the SUM of losses; whoever fits divides rows by their
+Everything here is for rows of norm at most 1 and a ridge λ on the SUM of losses; the caller divides rows by their
 public norm. The proofs of objective perturbation are about the exact minimiser θ*. A solver that stops at a gradient
 norm of γ is within γ/λ of it, since the objective is λ-strongly convex; so what is released is θ* and, given θ*, the
-solver's error plus noise: an error of norm at most γ/λ on either of two neighbouring datasets, hence one release more,
+solver's error plus noise: an error of norm at most γ/λ on either of two neighbouring datasets, hence a second release,
 of sensitivity 2γ/λ (approximate-minima perturbation, Iyengar et al. 2019), priced beside the first.
 """
 
@@ -30,8 +30,8 @@ Array = NDArray[np.float64]
 Masks = NDArray[np.bool_]
 
 _GAP_MULTIPLE = 32.0
-"""The noise on the solver's error is so many times as large, in its own units, as that on the objective: it takes
-1/1000 of the budget, and is tiny all the same."""
+"""The noise multiplier on the solver's error, relative to that on the objective: it takes 1/1000 of the budget, and the
+noise is tiny all the same."""
 _GAP_SHARE = 1e-3
 
 
@@ -134,7 +134,7 @@ class GaussianOutput:
     def released(self, generator: np.random.Generator, solved: Array, ridge: float, tolerance: float) -> Array:
         """The minimiser with its noise, in finite precision too (`exact`).
 
-        Rounding to units moves each number by half of one in either dataset, and a hair for the quotient's own.
+        Rounding to units moves each number by half a unit in either dataset; the division's own rounding adds a little.
         """
         unit = 2.0**-30 / ridge
         deviation = self.noise_multiplier * (1 + 2 * tolerance + (1 + math.sqrt(solved.size)) * 2.0**-29) / ridge
@@ -148,7 +148,7 @@ Perturbation = GaussianObjective | PureObjective | GaussianOutput
 
 
 def _radial(generator: np.random.Generator, masks: Masks, scale: float) -> Array:
-    """Vectors on the masks' coordinates with a density proportional to exp(−‖·‖/scale): a Gamma norm, any direction."""
+    """Vectors on the masks' coordinates with density proportional to exp(−‖·‖/scale): Gamma norm, uniform direction."""
     directions = generator.normal(size=masks.shape) * masks
     lengths = np.linalg.norm(directions, axis=-1, keepdims=True)
     norms = generator.gamma(masks.sum(axis=-1, keepdims=True), scale)

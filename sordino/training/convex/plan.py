@@ -1,10 +1,10 @@
 """The plan of a private logistic regression: norm, ridge and noise in one frozen object, with the event that prices it.
 
-Budget and ridge are chosen without looking at the data. Curvature is free as long as the ridge, on rows of norm
-1, is at least 1/ε (`LogisticPerturbation`), so all of ε goes to the noise. Beyond that a ridge keeps the noise from
-making the weights long: on made-up tables (200 to 20,000 records, ε from 0.1 to 10, pure and with δ) a ridge of
-3·E‖b‖/√n loses least, and 6 or 12 times do about as well (`sordino reproduce privacy-aware ridges`). The rule is the
-larger of the two; it is no proof.
+Budget and ridge are chosen without looking at the data. Curvature is free as long as the ridge, on rows of norm 1, is
+at least 1/ε (`LogisticPerturbation`), so all of ε goes to the noise. A larger ridge keeps the noise from making the
+weights long: on synthetic tables (200 to 20,000 records, ε from 0.1 to 10, pure and with δ) a ridge of 3·E‖b‖/√n loses
+least accuracy, and 6 or 12 times E‖b‖/√n do about as well (`sordino reproduce privacy-aware ridges`). The rule is the
+larger of the two; accuracy depends on it, privacy does not.
 """
 
 import math
@@ -36,7 +36,7 @@ _OUTPUT_RIDGE_PER_NOISE = 40.0
 
 
 def data_norm(attributes: int) -> float:
-    """The norm of a row of so many attributes, each a number in [0, 1] or an indicator of one category, and a 1."""
+    """The largest norm of a row of this many attributes, each a number in [0, 1] or a one-hot category, and a 1."""
     return math.sqrt(attributes + 1)
 
 
@@ -50,7 +50,7 @@ class LogisticPlan(OneReleasePlan):
 
     data_norm: float
     ridge: float
-    """λ of the sum of losses of rows of norm 1: times data_norm² for rows as they are."""
+    """λ on the sum of losses of rows of norm 1; times data_norm² for the original rows."""
     perturbation: Perturbation
     tolerance: float = 1e-6
     """The norm of the gradient at which the solver stops, for rows of norm 1."""
@@ -80,9 +80,9 @@ class LogisticPlan(OneReleasePlan):
     ) -> "LogisticPlan":
         """Objective perturbation with the least noise that meets the target; pure ε where there is no δ.
 
-        `width` is the number of features, `n` that of records. With a ledger, what it holds counts too, its adjacency
-        is taken, and its target where it has one; a δ buys Gaussian noise. Pure ε is what the ledger holds, all of it
-        pure, and this fit added up.
+        `width` is the number of features, `n` that of records. A ledger's charges count too, and its adjacency and
+        target are taken where it has them; with a δ the noise is Gaussian. Without one, everything in the ledger must
+        be pure ε, which adds up.
         """
         target = Target.of(n, target_epsilon, target_delta, adjacency, ledger)
         releases = _releases(n, width, data_norm, ridge, classes)
@@ -181,7 +181,7 @@ def _releases(n: int, width: int, data_norm: float, ridge: float | None, classes
 
 
 def noise_ridge(noise: Perturbation, n: int, width: int, multiple: float = RIDGE_PER_NOISE) -> float:
-    """The ridge that keeps this noise from making the weights of so many features long."""
+    """The ridge that keeps this noise from making the weights of `width` features long."""
     return multiple * noise.expected_norm(width + 1) / math.sqrt(n)
 
 

@@ -1,4 +1,4 @@
-"""Many ridge logistic regressions on the same rows at once, each solved to a stated norm of its gradient.
+"""Many ridge logistic regressions on the same rows at once, each solved until its gradient norm is within a tolerance.
 
 Problem j minimises Σᵢ countᵢ·log(1+exp(xᵢ·θ)) + (λⱼ/2)‖θ‖² + cⱼ·θ over the coordinates of its mask. Labels and noise
 are both in c (the labels add −Σ xᵢ over the positive rows), so repeats, classes and feature subsets differ in c, λ and
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Array = NDArray[np.float64]
-# So many rows at a time: their margins stay in the cache, and a sum over rows errs by its blocks, not by n terms.
+# Rows are processed in blocks: margins stay in the cache, and rounding grows with the block's length, not with n.
 _BLOCK_ROWS = 2048
 _BLOCK_ENTRIES = 2**18
-# Products of columns are kept for all rows where they take no more than this many numbers.
+# Products of columns are kept for all rows if they take no more than this many numbers.
 MOST_PRODUCTS = 2**24
 _MEMORY = 12
 _QUICK_ITERATIONS = 60
@@ -26,7 +26,7 @@ _MOST_ITERATIONS = 10_000
 
 @dataclass(frozen=True, eq=False)
 class Problems:
-    """What is to be minimised; rows (n, d) are shared, everything else is one entry or one line a problem."""
+    """The problems to minimise: rows (n, d) are shared, everything else has one entry or one row per problem."""
 
     rows: Tensor
     counts: Tensor
@@ -49,7 +49,7 @@ class Problems:
         return self.finished(total, weights), curvature
 
     def finished(self, total: Tensor, weights: Tensor) -> Tensor:
-        """The gradient, from what the rows add to it."""
+        """The gradient, from the rows' part of it."""
         return total.addcmul_(self.ridge[:, None], weights).add_(self.linear).mul_(self.masks)
 
     def _summed(self, weights: Tensor, curvature: bool) -> tuple[Tensor, Tensor]:
@@ -70,8 +70,8 @@ def minimise(
 ) -> Array:
     """θ of every problem (m, d), zero outside its mask, at which the gradient's norm is at most its tolerance.
 
-    It goes on until all are there: a damped Newton step always descends, so only rounding could prevent it, and
-    `least_tolerance` says below which tolerance it might.
+    Iterates until all problems have converged: a damped Newton step always descends, so only rounding could prevent
+    it, and `least_tolerance` is the tolerance below which it might.
     """
     mask = np.ones(linear.shape) if masks is None else masks
     tensors = [torch.from_numpy(np.ascontiguousarray(a, dtype=np.float64)) for a in (linear, ridge, tolerance, mask)]
@@ -97,10 +97,10 @@ def minimise(
 
 
 def least_tolerance(n: int, d: int, ridge: float, noise_norm: float) -> float:
-    """A gradient norm that rounding cannot hide, for n rows of norm 1: a generous bound on the computed one's error.
+    """A generous bound on the rounding error of a computed gradient, for n rows of norm 1.
 
-    The minimum is no higher than at zero, (λ/2)‖θ‖² − ‖b‖‖θ‖ ≤ n·log 2, which bounds θ and so the error of the margins;
-    sums err by the lengths of their blocks.
+    The minimum is no higher than the objective at zero, (λ/2)‖θ‖² − ‖b‖‖θ‖ ≤ n·log 2, which bounds θ and so the error
+    of the margins; the error of sums grows with the length of their blocks.
     """
     unit = float(np.finfo(np.float64).eps)
     reach = 2 * noise_norm / ridge + math.sqrt(2 * n * math.log(2) / ridge)
@@ -108,7 +108,7 @@ def least_tolerance(n: int, d: int, ridge: float, noise_norm: float) -> float:
 
 
 def _block_sums(values: Tensor, rows: Tensor) -> Tensor:
-    """values @ rows, block by block: its rounding grows with the length of a block."""
+    """values @ rows, block by block: rounding errors grow with the length of a block only."""
     total = torch.zeros(len(values), rows.shape[1], dtype=torch.float64)
     for start in range(0, len(rows), _BLOCK_ROWS):
         total.addmm_(values[:, start : start + _BLOCK_ROWS], rows[start : start + _BLOCK_ROWS])
@@ -116,7 +116,7 @@ def _block_sums(values: Tensor, rows: Tensor) -> Tensor:
 
 
 class _Products:
-    """Hessians of all problems by one product: each pair of columns is multiplied once and for all."""
+    """Hessians of all problems by one matrix product: the products of column pairs are computed once."""
 
     def __init__(self, rows: Tensor) -> None:
         d = rows.shape[1]
@@ -149,10 +149,10 @@ class _EachHessian:
 
 
 def _by_newton(problems: Problems, weights: Tensor, hessians_of: _Products | _EachHessian) -> None:
-    """Newton's method, in place; where a full step is not surely downhill, the step that provably is.
+    """Newton's method, in place; where a full step may not descend, a damped one that provably does.
 
-    Along a Newton direction that changes no margin by more than D, log(1+D)/D of the step goes downhill all the way: a
-    row's second derivative changes by a factor of at most e^s when its margin changes by s.
+    Along a Newton direction that changes no margin by more than D, the objective decreases over log(1+D)/D of the step:
+    a row's second derivative changes by a factor of at most e^s when its margin changes by s.
     """
     for part in torch.arange(len(weights)).split(hessians_of.together(len(problems.rows))):
         own, found, active = problems.take(part), weights[part], torch.arange(len(part))
@@ -183,14 +183,14 @@ def _by_newton(problems: Problems, weights: Tensor, hessians_of: _Products | _Ea
             found[active] = at + size[:, None] * step
         else:
             raise ArithmeticError(
-                f"the minimiser was not reached in {_MOST_ITERATIONS} Newton steps: the tolerance lies below what "
-                "floating point can tell; see least_tolerance"
+                f"the minimiser was not reached in {_MOST_ITERATIONS} Newton steps: the tolerance is below what "
+                "floating point can resolve; raise it above least_tolerance"
             )
         weights[part] = found
 
 
 def _by_shared_curvature(problems: Problems) -> Tensor:
-    """L-BFGS in which all problems share one Hessian of the rows as their first guess; some may be left unfinished."""
+    """L-BFGS preconditioned by one Hessian that all problems share; some may not converge."""
     count, d = problems.linear.shape
     weights = torch.zeros(count, d, dtype=torch.float64)
     done, active = weights.clone(), torch.arange(count)
@@ -234,7 +234,7 @@ def _by_shared_curvature(problems: Problems) -> Tensor:
 
 
 class _Preconditioner:
-    """Solves with the shared Hessian, cut to each problem's mask, plus its ridge."""
+    """Solves with the shared Hessian, restricted to each problem's mask, plus its ridge."""
 
     def __init__(self, problems: Problems, bends: Tensor) -> None:
         hessian = problems.rows.T @ (problems.rows * bends[:, None])
@@ -257,7 +257,7 @@ class _Preconditioner:
 
 
 def _direction(gradient: Tensor, memory: list[tuple[Tensor, Tensor, Tensor]], solve: _Preconditioner) -> Tensor:
-    """The two loops of L-BFGS, for all problems at once."""
+    """L-BFGS's two-loop recursion, for all problems at once."""
     vector, shares = gradient, []
     for moved, turned, scale in reversed(memory):
         share = scale * (moved * vector).sum(1)
