@@ -24,6 +24,7 @@ from .raw_files import reading as reading
 from .records import ArrayRecords as ArrayRecords
 from .records import DatasetRecords as DatasetRecords
 from .records import Records as Records
+from .records import TableRecords as TableRecords
 from .records import array_fingerprint as array_fingerprint
 from .records import as_records as as_records
 from .records import dataset_records as dataset_records
@@ -35,6 +36,8 @@ from .samplers import ShuffledSampler as ShuffledSampler
 from .samplers import sampler_from_json as sampler_from_json
 from .samplers import sampler_to_json as sampler_to_json
 from .schema import Schema as Schema
-from .schema import read_inputs as read_inputs
-from .schema import read_table as read_table
 from .schema import under as under
+from .tables import one_hot as one_hot
+from .tables import read_inputs as read_inputs
+from .tables import read_table as read_table
+from .tables import refuse_too_wide as refuse_too_wide

@@ -25,6 +25,11 @@ class Column:
     absent: tuple[str, ...] = ()
     """Documented categories that no published row has; one-hot over the others gives the papers' widths."""
 
+    @property
+    def width(self) -> int:
+        """How many numbers the column becomes one-hot."""
+        return 1 if self.categories is None else len(self.categories)
+
 
 @dataclass(frozen=True)
 class Facts:

@@ -79,9 +79,12 @@ def read_cells(path: str | Path) -> pd.DataFrame:
     return pd.concat(list(blocks), ignore_index=True)
 
 
-def cell_blocks(path: str | Path) -> tuple[int, Iterator[pd.DataFrame]]:
+def cell_blocks(table: pd.DataFrame | str | Path) -> tuple[int, Iterator[pd.DataFrame]]:
     """The same in blocks of rows, since words take many times the memory of numbers; and an upper bound on the rows."""
-    path = Path(path)
+    if not isinstance(table, str | Path):
+        frames = (table.iloc[start : start + _ROWS] for start in range(0, len(table), _ROWS))
+        return len(table), _checked_blocks(frames, "the table")
+    path = Path(table)
     suffix = _suffix(path)
     if suffix == ".parquet":
         most, blocks = _parquet_blocks(path)
@@ -94,17 +97,17 @@ def cell_blocks(path: str | Path) -> tuple[int, Iterator[pd.DataFrame]]:
     return most, _checked_blocks(blocks, path)
 
 
-def _checked_blocks(blocks: Iterator[pd.DataFrame], path: Path) -> Iterator[pd.DataFrame]:
+def _checked_blocks(blocks: Iterator[pd.DataFrame], where: object) -> Iterator[pd.DataFrame]:
     rows = 0
     for frame in blocks:
         if not all(isinstance(name, str) for name in frame.columns):
-            raise DataError(f"{path} does not name its columns; write their names into the first line")
+            raise DataError(f"{where} does not name its columns; give each a name (in a file, in its first line)")
         if not frame.columns.is_unique:
-            raise DataError(f"{path}: two columns have the same name; rename one")
+            raise DataError(f"{where}: two columns have the same name; rename one")
         rows += len(frame)
         yield frame.reset_index(drop=True)
     if not rows:
-        raise DataError(f"{path} holds no rows (n=0)")
+        raise DataError(f"{where} holds no rows (n=0)")
 
 
 _ROWS = 2**16

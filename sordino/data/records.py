@@ -1,17 +1,19 @@
 """Records: private data as training sees it, whatever it is kept in.
 
-Arrays, memory maps, tensors and torch Datasets all become `Records`: a length, batches by index, and a keyed
-fingerprint. Nothing downstream cares which it is.
+Arrays, memory maps, tensors, torch Datasets and tables with a schema all become `Records`: a length, batches by index,
+and a keyed fingerprint. Nothing downstream cares which it is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,9 +30,16 @@ from torch.utils.data import (
     default_collate,
 )
 
+from sordino.data.schema import Schema
+from sordino.data.tables import one_hot, read_values
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 Indices = NDArray[np.int64]
 Collate = Callable[[list[Any]], Any]
 _BLOCK = 4096
+_TABLE = "convert a table with schema.records(table), where schema is a sordino.Schema"
 _LABELS = ("labels", "label")
 _PLAIN = {str, bytes, bool, int, float, complex, type(None)}
 """Types whose repr says all."""
@@ -71,8 +80,8 @@ class ArrayRecords:
         for leaf in self._leaves:
             if not (isinstance(leaf, Tensor | np.ndarray) and leaf.ndim):
                 raise TypeError(
-                    f"records are arrays or tensors with rows, not {type(leaf).__name__}: make a table into numbers "
-                    "with sordino.features.OneHot(schema.columns)(table), anything else with numpy.asarray"
+                    f"records are arrays or tensors with rows, not {type(leaf).__name__}: {_TABLE}, and "
+                    "anything else with numpy.asarray"
                 )
         lengths = {len(leaf) for leaf in self._leaves}
         if len(lengths) != 1 or 0 in lengths:
@@ -98,6 +107,38 @@ class ArrayRecords:
 
     def fingerprint(self, key: bytes) -> str:
         return array_fingerprint(key, (self.x, self.y))
+
+
+class TableRecords:
+    """The rows of a DataFrame, or of a .csv or .parquet file, under a schema: one-hot inputs and the target.
+
+    Inputs are float32 rows of `schema.width` numbers; the target is a class index, or a number cut at its bounds. What
+    is kept is each column's numbers or category codes, so a batch alone is ever one-hot. A cell that does not fit the
+    schema is named by row (counted from 1) and column, never by its value; columns outside the schema are not read.
+
+    Guarantee: a record's batch row is a function of its own row and of the public schema, so encoding costs no privacy.
+    The fingerprint binds the schema and every value, whether the rows came from a DataFrame or from a file.
+    """
+
+    def __init__(self, table: pd.DataFrame | str | Path, schema: Schema) -> None:
+        self.schema = schema
+        values = read_values(table, schema.columns, schema.target)
+        y = values.pop(schema.target.name)
+        if schema.target.bounds is None:
+            self._y = y.astype(np.int64)
+        else:
+            self._y = np.clip(y, *schema.target.bounds).astype(np.float32)
+        self._columns = list(values.values())
+
+    def __len__(self) -> int:
+        return len(self._y)
+
+    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        x = one_hot(self.schema.columns, [values[indices] for values in self._columns])
+        return torch.from_numpy(x), torch.from_numpy(self._y[indices])
+
+    def fingerprint(self, key: bytes) -> str:
+        return array_fingerprint(key, (json.dumps(self.schema.to_json()), *self._columns, self._y))
 
 
 class DatasetRecords:
@@ -194,6 +235,8 @@ def in_memory(records: Records) -> tuple[Any, Any]:
 
 
 def _of_dataset(dataset: Any, collate_fn: Collate | None) -> Records:
+    if hasattr(dataset, "iloc"):
+        raise TypeError(f"a {type(dataset).__name__} does not say what is public about its columns: {_TABLE}")
     # A subclass may change its items, so only a plain one is read past them.
     if type(dataset) is TensorDataset and collate_fn is None and len(dataset.tensors) == 2 and len(dataset):
         return ArrayRecords(*dataset.tensors)

@@ -7,7 +7,6 @@ A schema file is JSON: {"columns": {"age": {"bounds": [17, 90]}, "work": {"categ
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -19,12 +18,15 @@ from numpy.typing import NDArray
 
 from sordino.budget import Ledger
 from sordino.data.dataset import Column, Dataset, Facts, Split
-from sordino.data.files import cell_blocks, read_cells
+from sordino.data.files import read_cells
 from sordino.data.raw_files import DataError, read_bytes, reading, text
+from sordino.data.tables import as_numbers, as_words, one_hot, read_values, refuse_too_wide
 from sordino.mechanisms import private_bounds
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from sordino.data.records import TableRecords
 
 _DOMAIN = (
     "write public bounds into the schema (wide ones if in doubt: private bounds, --private-bounds on the command line, "
@@ -35,8 +37,6 @@ _KEYS = {"categories", "bounds", "absent"}
 _MOST_CATEGORIES = 1000
 # A target with no more different whole numbers than this is taken as classes when a schema is inferred.
 _MOST_NUMBERED_CLASSES = 20
-# A whole number written as a float, as most formats do in columns with gaps.
-_WHOLE = re.compile(r"^(-?\d+)\.0$")
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,31 @@ class Schema:
         found = {name: _inferred(str(name), cells[name], public_file, name == target) for name in cells}
         return cls(tuple(column for name, column in found.items() if name != target), found[target])
 
+    @property
+    def width(self) -> int:
+        """How many numbers a record's inputs become: one for a column of numbers, one for each category of another."""
+        return sum(column.width for column in self.columns)
+
+    def records(self, table: pd.DataFrame | str | Path) -> TableRecords:
+        """The rows of a DataFrame, or of a .csv or .parquet file, as records to train on.
+
+        >>> import pandas as pd
+        >>> columns = {"age": {"bounds": [0, 100]}, "smokes": {"categories": ["no", "yes"]}}
+        >>> schema = Schema.from_json({"columns": columns, "target": {"ill": {"categories": ["no", "yes"]}}})
+        >>> records = schema.records(pd.DataFrame({"age": [25, 50], "smokes": ["yes", "no"], "ill": ["no", "yes"]}))
+        >>> len(records), schema.width
+        (2, 3)
+        """
+        from sordino.data.records import TableRecords  # loads torch
+
+        return TableRecords(table, self)
+
+    def encode(self, table: pd.DataFrame | str | Path) -> NDArray[np.float32]:
+        """The inputs of rows to predict, encoded as `records` encodes them; no target is needed."""
+        values = list(read_values(table, self.columns).values())
+        refuse_too_wide(len(values[0]), self.columns)
+        return one_hot(self.columns, values)
+
     def without_absent(self) -> Schema:
         """Without the categories that no published row has: one-hot then gives the papers' widths."""
         columns = (
@@ -180,49 +205,6 @@ def under(dataset: Dataset, schema: Schema) -> Dataset:
     return Dataset(dataset.name, replace(dataset.facts, columns=schema.columns, shape=(len(names),)), train, test)
 
 
-def read_table(path: str | Path, schema: Schema) -> Split:
-    """The records of a .csv or .parquet file under a schema: x in the schema's order, y class indices or numbers.
-
-    Numbers outside their bounds come back as they are: encoders cut them. A cell that does not fit is named by row and
-    column, both as they stand in the file, never by its value. Other columns of the file are not read.
-    """
-    content, target = _read(path, schema.columns, schema.target)
-    assert target is not None
-    return Split(content, target if schema.target.categories is None else target.astype(np.int64))
-
-
-def read_inputs(path: str | Path, columns: tuple[Column, ...]) -> pd.DataFrame:
-    """The same without the target."""
-    return _read(path, columns, None)[0]
-
-
-def _read(
-    path: str | Path, columns: tuple[Column, ...], target: Column | None
-) -> tuple[pd.DataFrame, NDArray[Any] | None]:
-    """Numbers and category codes, one block of the file's cells after another."""
-    import pandas as pd
-
-    wanted = [*columns, *([] if target is None else [target])]
-    most, blocks = cell_blocks(path)
-    # Room for as many rows as there may be: pages that are never written take no memory.
-    found = {c.name: np.empty(most, np.float64 if c.categories is None else np.int32) for c in wanted}
-    row = 0
-    for cells in blocks:
-        _refuse_missing(cells, wanted, target, path)
-        for column in wanted:
-            values = (_codes if column.categories is not None else _numbers)(cells[column.name], column, path, row)
-            found[column.name][row : row + len(cells)] = values
-        row += len(cells)
-    content: dict[str, Any] = {name: values[:row] for name, values in found.items()}
-    for column in columns:
-        if column.categories is not None:
-            index = pd.Index(column.categories)
-            content[column.name] = pd.Categorical.from_codes(content[column.name], categories=index)
-    labels = None if target is None else content.pop(target.name)
-    # copy=False: pandas would otherwise copy columns of one type into one block, and double the memory.
-    return pd.DataFrame(content, copy=False), labels
-
-
 def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; of a repeated name Python would silently keep the last."""
     names = [name for name, _ in pairs]
@@ -230,16 +212,6 @@ def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if names.count(name) > 1:
             raise DataError(f"the schema has {name!r} twice; name each once")
     return dict(pairs)
-
-
-def _refuse_missing(cells: pd.DataFrame, wanted: list[Column], target: Column | None, path: str | Path) -> None:
-    missing = [column.name for column in wanted if column.name not in cells]
-    if missing:
-        named = ", ".join(
-            repr(name) + " (the target)" * (target is not None and name == target.name) for name in missing
-        )
-        plural = "s" * (len(missing) > 1)
-        raise DataError(f"{path} lacks the column{plural} {named} of the schema; correct the file or the schema")
 
 
 def _check(column: Column) -> None:
@@ -292,8 +264,7 @@ def _domain(column: Column) -> dict[str, Any]:
 
 
 def _inferred(name: str, cells: pd.Series[Any], where: object, is_target: bool) -> Column:
-    words = _words(cells)
-    numbers = _as_numbers(cells)
+    words, numbers = as_words(cells), as_numbers(cells)
     if words.isna().any() or (words == "").any():
         row = int((words.isna() | (words == "")).to_numpy(bool).argmax()) + 1
         raise DataError(f"{where}, row {row}, column {name!r}: missing value; fill or drop it")
@@ -312,46 +283,3 @@ def _inferred(name: str, cells: pd.Series[Any], where: object, is_target: bool) 
             f"{where}: the column {name!r} has {len(different):,} different words, too many categories; leave it out"
         )
     return Column(name, categories=tuple(sorted(different, key=float) if numbered_classes else sorted(different)))
-
-
-def _words(cells: pd.Series[Any]) -> pd.Series[Any]:
-    """Each cell as text without surrounding blanks; missing cells stay missing, and the number 1.0 is the word 1."""
-    words = cells.astype("string").str.strip()
-    return words.str.replace(_WHOLE, r"\1", regex=True) if cells.dtype.kind == "f" else words
-
-
-def _as_numbers(cells: pd.Series[Any]) -> NDArray[np.float64]:
-    """Each cell as a number, NaN where it is not one: dates and truth values written as words are not."""
-    import pandas as pd
-
-    if pd.api.types.is_numeric_dtype(cells) and not pd.api.types.is_complex_dtype(cells):
-        return cells.to_numpy(np.float64, na_value=np.nan)
-    return np.asarray(pd.to_numeric(_words(cells), errors="coerce").to_numpy(np.float64, na_value=np.nan))
-
-
-def _numbers(cells: pd.Series[Any], column: Column, where: object, row: int) -> NDArray[np.float64]:
-    """`row` is the number of the first cell in the file."""
-    numbers = _as_numbers(cells)
-    _refuse_first(~np.isfinite(numbers), column.name, where, row, "not a finite number")
-    return numbers
-
-
-def _codes(cells: pd.Series[Any], column: Column, where: object, row: int) -> NDArray[np.int32]:
-    """The index of each cell's category; a missing cell is the empty word, as in a CSV file.
-
-    Words that are not declared are also compared as numbers, which formats write differently: 1 and 1.0.
-    """
-    places = {word.strip(): place for place, word in enumerate(column.categories or ())}
-    numbers = {_WHOLE.sub(r"\1", word): place for word, place in places.items()}
-    words = cells.astype("string").str.strip().fillna("")
-    otherwise = words.str.replace(_WHOLE, r"\1", regex=True).map(numbers)
-    codes = words.map(places).fillna(otherwise).to_numpy(np.float64, na_value=np.nan)
-    _refuse_first(np.isnan(codes), column.name, where, row, f"none of the {len(places)} declared categories")
-    return codes.astype(np.int32)
-
-
-def _refuse_first(wrong: NDArray[np.bool_], name: str, where: object, row: int, what: str) -> None:
-    """Name the first wrong cell by row and column."""
-    if wrong.any():
-        first = row + int(wrong.argmax()) + 1
-        raise DataError(f"{where}, row {first}, column {name!r}: {what}; correct or drop the row")

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.data import Column, DataError
+from sordino.data import Column, DataError, one_hot, refuse_too_wide
 from sordino.features.base import Feature, without_warning
-from sordino.mechanisms import memory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,31 +50,12 @@ class OneHot(Feature):
     @property
     def owners(self) -> NDArray[np.intp]:
         """For each number of a row, the index of the column it comes from."""
-        widths = [1 if column.categories is None else len(column.categories) for column in self.columns]
-        return np.repeat(np.arange(len(widths)), widths)
+        return np.repeat(np.arange(len(self.columns)), [column.width for column in self.columns])
 
     def __call__(self, table: "pd.DataFrame") -> NDArray[np.float32]:
         _refuse_missing(self.columns, table)
-        widths = [1 if column.categories is None else len(column.categories) for column in self.columns]
-        _refuse_too_wide(len(table), widths, self.columns)
-        rows = np.zeros((len(table), sum(widths)), np.float32)
-        for column, block in zip(self.columns, np.split(rows, np.cumsum(widths)[:-1], axis=1), strict=True):
-            self._encode(column, table[column.name], block)
-        return rows
-
-    def _encode(self, column: Column, values: "pd.Series[Any]", into: NDArray[np.float32]) -> None:
-        if column.bounds is not None:
-            low, high = column.bounds
-            # Clip first: a number that overflows later would reveal itself in a warning.
-            within = np.clip(_numbers(column, values), low, high)
-            into[:, 0] = np.clip((within - low) / (high - low), 0, 1)
-            return
-        from pandas import Index
-
-        categories = column.categories or ()
-        places = Index(categories).get_indexer(Index(values))
-        _refuse_first(places < 0, column, f"is none of the {len(categories)} documented ones")
-        into[np.arange(len(values)), places] = 1
+        refuse_too_wide(len(table), self.columns)
+        return one_hot(self.columns, [_values(column, table[column.name]) for column in self.columns])
 
 
 @dataclass(frozen=True)
@@ -125,7 +105,7 @@ class CentredOneHot(Feature):
         """How many numbers the column becomes."""
         if column.name in self.cuts:
             return len(self.cuts[column.name]) + 1
-        return 1 if column.bounds is not None else len(column.categories or ())
+        return column.width
 
     def _is_number(self, column: Column) -> bool:
         return column.bounds is not None and column.name not in self.cuts
@@ -157,17 +137,21 @@ def neutral_cuts(columns: Sequence[Column], bins: int = 10) -> dict[str, tuple[f
 _LONG = 1000.0
 
 
-def _refuse_too_wide(n: int, widths: Sequence[int], columns: Sequence[Column]) -> None:
-    """Before anything is charged or allocated; n and the widths are public."""
-    most = columns[int(np.argmax(widths))]
-    remedy = f"column {most.name!r} becomes {max(widths):,} numbers a row; merge its categories, or leave columns out"
-    memory.require(6.0 * n * sum(widths), f"a table of {n:,} rows as {sum(widths):,} numbers each", remedy)
-
-
 def _refuse_missing(columns: Sequence[Column], table: "pd.DataFrame") -> None:
     missing = [column.name for column in columns if column.name not in table]
     if missing:
         raise DataError(f"the table lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
+
+
+def _values(column: Column, values: "pd.Series[Any]") -> NDArray[Any]:
+    """Numbers, or the index of each word among the categories."""
+    if column.categories is None:
+        return _numbers(column, values)
+    from pandas import Index
+
+    places = Index(column.categories).get_indexer(Index(values))
+    _refuse_first(places < 0, column, f"is none of the {len(column.categories)} documented ones")
+    return places
 
 
 def _numbers(column: Column, values: "pd.Series[Any]") -> NDArray[np.float64]:

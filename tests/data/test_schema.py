@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from sordino.budget import BudgetExceeded, Ledger
 from sordino.data import Column, DataError, files
-from sordino.data.schema import Schema, read_table
+from sordino.data.schema import Schema
+from sordino.data.tables import read_table
 from sordino.features import OneHot
 
 DOCUMENT = {
