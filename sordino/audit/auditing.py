@@ -1,4 +1,4 @@
-"""An audit of a plan, a recipe or a run: the real code on synthetic canaries, never on the private records."""
+"""An audit of a plan, a recipe or a run: runs the real code on synthetic canaries, never on private records."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.audit.bounds import check_confidence, epsilon_lower_bound, one_run_lower_bound
+from sordino.audit.bounds import check_levels, epsilon_lower_bound, one_run_lower_bound
 from sordino.audit.noise import noise_test
 from sordino.audit.result import SHARE, WIDE_DELTA, Audit, Finding, ReleaseBound
 from sordino.audit.sampler import sampler_findings
@@ -37,10 +37,10 @@ RUNS = 20_000
 _FEWEST_RUNS, _MOST_RUNS = 100, 10_000_000
 _TESTED_RECORDS = 2000
 _LINEAR_RUNS = 2000
-"""Canaries through a linear model: each has an input of its own, so their vectors are as many numbers squared."""
+"""Canaries through a linear model: each has its own input, so their vectors take this number squared."""
 _KEYED_RECORDS = 100
 _PROBED_RECORDS, _PROBED_IN_A_NETWORK, _PROBED_LINEAR = 16, 128, 4096
-"""Records whose sensitivity is probed, in batches of the plan's size: at least, and at most."""
+"""Records to probe in batches of the plan's size: at least, and at most in networks and in linear models."""
 
 
 def audit_plan(
@@ -53,14 +53,14 @@ def audit_plan(
     confidence: float = 0.95,
     streams: Streams | None = None,
 ) -> Audit:
-    """Execute the plan on canaries, its statistics before it if there are any, and test what it rests on.
+    """Execute the plan on canaries, after its private statistics if it has any, and test its assumptions.
 
-    The headline is of a canary that is in all of it, at the plan's δ. All of it, and statistics and training alone, are
-    held against what they promise at a larger δ, too, at a higher confidence. The sensitivity of what is `probed`, a
-    model on adversarial records, is tested too. What the audit takes from the plan is what is claimed: faults of the
-    loop, the sampler, the noise or the clip show as a bound beyond the claim, or as a test that fails.
+    The headline is about a canary that takes part in everything, at the plan's δ. The whole, the statistics and the
+    training are also compared with their own ε at a larger δ, at a higher confidence. The sensitivity of the `probed`
+    model is tested on adversarial records. The audit takes only the claim from the plan: faults of the loop, the
+    sampler, the noise or the clip show as a bound above the claim, or as a test that fails.
     """
-    _check(runs, confidence)
+    _check(runs, delta, confidence)
     streams = Streams.fresh() if streams is None else streams
     small = plan_at(plan, runs)
     coins = half_of(small.sampler.n, streams)
@@ -75,7 +75,7 @@ def audit_plan(
         events["statistics"] = (released.event, released.event)
         everything = np.sum(list(scores.values()), axis=0)
         scores = {"everything": everything, **scores}
-        if isinstance(moments, ThresholdQuantiles):  # in all of it they have a price, but no score
+        if isinstance(moments, ThresholdQuantiles):  # in the whole they have a price, but no score
             scores["thresholds"] = threshold_scores(moments, coins)
             events["thresholds"] = (moments.event, moments.event)
         spent = [event for event, *_ in normalising.planned(moments)]
@@ -88,7 +88,7 @@ def audit_plan(
         arms["closed form"] = half_of(few.sampler.n, streams)
         scores["closed form"], seen_too = linear_attack(few, arms["closed form"], streams)
         events["closed form"] = events["training"]
-        # Of two executions of the same code, the findings that show more.
+        # Of two executions of the same code, keep the stronger findings.
         findings = [min(pair, key=lambda finding: finding.p_value) for pair in zip(findings, seen_too, strict=True)]
 
     def part(name: str, at: float, level: float) -> ReleaseBound:
@@ -120,7 +120,7 @@ def audit_plan(
 
 
 def _shapes(probed: tuple[Trainable, Records] | None, streams: Streams) -> Shapes | None:
-    """Of the model's own tensors, by name."""
+    """The shapes of the model's own tensors, by name."""
     if probed is None:
         return None
     probed[0].initialise(streams)
@@ -137,18 +137,18 @@ def audit_recipe(
     confidence: float = 0.95,
     streams: Streams | None = None,
 ) -> Audit:
-    """The mechanism of a recipe as it would run within this budget on the data that it was made for.
+    """Audit the mechanism of a recipe, as it would run within this budget on the dataset it was made for.
 
-    Another, smaller plan makes a quicker audit of the same code.
+    A smaller plan makes a quicker audit of the same code.
     """
-    _check(runs, confidence)  # before a plan is calibrated, which takes longer
+    _check(runs, delta, confidence)  # before a plan is calibrated, which takes longer
     chosen, facts = _recipe(name)
     plan = plan or chosen.plan(chosen.settings.n, epsilon, delta)
     return _audit(plan, chosen, facts, delta, runs, confidence, streams or Streams.fresh())
 
 
 def audit_run(folder: str | Path, *, runs: int = RUNS, confidence: float = 0.95) -> Audit:
-    """A run of `sordino train`: its plan executed on canaries; and the canaries that took part in it, if it had any."""
+    """Audit a run of `sordino train`: its plan executed on canaries, and its own canaries if it had any."""
     run = Run(folder)
     known = Description.read(run)
     Ledger.open(run.ledger).refuse_old_copy()  # before the audit, which takes a while
@@ -167,14 +167,14 @@ def audit_run(folder: str | Path, *, runs: int = RUNS, confidence: float = 0.95)
 
 
 def _check_files(run: Run, status: str) -> None:
-    """Refuse a run whose own weights were altered, or are missing although it is finished."""
+    """Refuse a run whose weights were altered, or are missing although it is finished."""
     for path in (run.model, run.checkpoint, run.normalisation):
         if path.exists() or (path == run.model and status == "finished"):
             run.read_tensors(path)
 
 
 def _ledger_finding(run: Run, sound: float) -> Finding:
-    """Whether the ledger states at least what the plan costs; before anything was drawn it may hold nothing."""
+    """Whether the ledger states at least the plan's ε; before anything was drawn it may be empty."""
     ledger = Ledger.open(run.ledger)
     stated = ledger.statement()["epsilon"]
     if not any(entry.count for entry in ledger.entries) and not run.model.exists():
@@ -195,7 +195,7 @@ def _audit(
     confidence: float,
     streams: Streams,
 ) -> Audit:
-    _check(runs, confidence)
+    _check(runs, delta, confidence)
     known: dict[str, Any] = {"runs": runs, "confidence": confidence, "streams": streams}
     probed = _probed(chosen, facts, plan.sampler.expected_batch_size, streams)
     if isinstance(plan, WeightDistributionPlan):
@@ -203,8 +203,8 @@ def _audit(
     return audit_plan(plan, delta, moments=chosen.moments, probed=probed, **known)
 
 
-def _check(runs: int, confidence: float) -> None:
-    check_confidence(confidence)
+def _check(runs: int, delta: float, confidence: float) -> None:
+    check_levels(delta, confidence)
     if runs < _FEWEST_RUNS:
         raise ValueError(f"an audit needs at least {_FEWEST_RUNS} runs of the mechanism, not {runs}")
     if runs > _MOST_RUNS:
@@ -212,7 +212,7 @@ def _check(runs: int, confidence: float) -> None:
 
 
 def _recipe(name: str) -> tuple[DatasetRecipe, Facts]:
-    """For the dataset that it was made for, from public facts alone."""
+    """The recipe for the dataset it was made for, and public facts of that dataset."""
     problem: DataError | None = None
     for dataset, shape in (("mnist", (28, 28)), ("fashion-mnist", (28, 28)), ("cifar-10", (32, 32, 3))):
         facts = Facts(
@@ -240,7 +240,7 @@ def _recipe(name: str) -> tuple[DatasetRecipe, Facts]:
 def _probed(
     chosen: DatasetRecipe, facts: Facts, expected_batch_size: int, streams: Streams
 ) -> tuple[Trainable, Records]:
-    """The recipe's model with adversarial records in the place of features, of the shape that the features have."""
+    """The recipe's model, and adversarial records of the shape of its features."""
     shape = as_array(chosen.features(_two_examples(facts))).shape[1:]
     linear = isinstance(chosen.head, LinearHead)
     records = int(np.clip(expected_batch_size, _PROBED_RECORDS, _PROBED_LINEAR if linear else _PROBED_IN_A_NETWORK))
@@ -250,7 +250,7 @@ def _probed(
 
 
 def _two_examples(facts: Facts) -> Any:
-    """Of the dataset's kind, from public facts alone."""
+    """Two examples of the dataset's kind, from public facts alone."""
     if facts.columns is None:
         return np.zeros((2, *facts.shape), dtype=np.uint8)
     import pandas as pd  # half a second that audits of images need not wait for

@@ -1,6 +1,6 @@
-"""Whether the noise of the real loop is the plan's: variance, normality, independence of steps and parameters.
+"""Whether the real loop adds the plan's noise: variance, normality, independence of steps and parameters.
 
-The loop of weight distributions has a separate one (`weight_distributions.drawn_noise_test`), by the same tests.
+`weight_distributions.drawn_noise_test` applies the same tests to the loop of weight distributions.
 """
 
 from dataclasses import replace
@@ -17,18 +17,18 @@ from sordino.mechanisms import Streams
 from sordino.training import SENSITIVITY, Plan, QuantileClip, Training, Weights, train_steps
 
 _COLUMNS = 1024
-"""Parameters that are tested one by one and against each other; of larger models so many, of every tensor some."""
+"""Parameters tested one by one and against each other; of larger models this many, with some of every tensor."""
 _FEWEST_STEPS, MOST_STEPS = 64, 256
-"""Steps whose noise is tested in full."""
+"""Steps whose noise is tested for all of these parameters."""
 MOST_COMPARED, FEW = 5000, 64
-"""Steps of which any two are compared, by so many of their parameters: noise may come back after any time."""
+"""Steps compared with each other, and parameters compared per step: noise may be reused after any time."""
 _MOST_NUMBERS, _FEWEST_IN_A_WINDOW = 2**24, 8
-"""That are drawn for a model's own tensors, and steps at the beginning, the middle and the end of the plan."""
+"""Numbers drawn for a model's own tensors; steps at the beginning, in the middle and at the end of the plan."""
 _BLOCK, _TOGETHER = 512, 64
 
 
 class _Residuals:
-    """Takes the known sums off the noisy gradients again: what is left is the noise, in units of its deviation."""
+    """Subtracts the known sums from the noisy gradients: the rest is the noise, in units of its standard deviation."""
 
     def __init__(self, plan: Plan, model: KnownSums) -> None:
         self._plan, self._model = plan, model
@@ -37,7 +37,7 @@ class _Residuals:
         self.few: list[Array] = []
         self.clips: list[float] = []
         self.squares: list[Array] = []
-        """By step, the sum of squares over each tensor."""
+        """For each step, the sum of squares over each tensor."""
 
     def see(self, parameters: Weights, gradient: Weights, step: int, noise_deviation: float) -> None:
         batch, plan = self._plan.sampler.expected_batch_size, self._plan
@@ -53,12 +53,12 @@ class _Residuals:
 
 
 def _starts(weights: Weights) -> NDArray[np.int64]:
-    """Where each tensor begins in a row."""
+    """The index at which each tensor begins in a row."""
     return np.cumsum([0, *(weights[name].numel() for name in sorted(weights))])[:-1]
 
 
 def _some_of_each(weights: Weights) -> NDArray[np.int64]:
-    """Places of all parameters in a row, or of some of every tensor: its first, its last, and others between."""
+    """Indices of all parameters in a row, or of some of every tensor: its first, its last, and others between."""
     sizes = [weights[name].numel() for name in sorted(weights)]
     if sum(sizes) <= _COLUMNS:
         return np.arange(sum(sizes))
@@ -68,11 +68,11 @@ def _some_of_each(weights: Weights) -> NDArray[np.int64]:
 
 
 def noise_test(plan: Plan, streams: Streams, shapes: Shapes | None = None) -> Finding:
-    """The noise of the real `fit` on sums that are known, against N(0, (noise_multiplier·l2_clip)²) on each coordinate.
+    """Test the noise that the real `fit` adds to known sums against N(0, (noise_multiplier·l2_clip)²) per coordinate.
 
-    It takes at least 64 steps, of a shorter plan too. The noise on a quantile clip's count is found from how the clip
-    moves, and tested as if the count were one more parameter. `shapes` are those of a model's tensors by name: their
-    noise is tested at the beginning, in the middle and at the end of the plan, however long it is.
+    It runs at least 64 steps, even for a shorter plan. The noise on a quantile clip's count follows from how the clip
+    moves, and is tested like one more parameter. `shapes` are a model's tensors by name: their noise is tested at the
+    beginning, in the middle and at the end of the plan, however long it is.
     """
     steps = int(np.clip(plan.steps, _FEWEST_STEPS, MOST_COMPARED))
     late = replace(plan, quantile_clip=_with_small_moves(plan))
@@ -93,7 +93,7 @@ def noise_test(plan: Plan, streams: Streams, shapes: Shapes | None = None) -> Fi
 
 
 def _in_windows(plan: Plan, streams: Streams, shapes: Shapes | None) -> dict[str, float]:
-    """p-values of the noise on the model's tensors, or on some, in the first, the middle and the last steps."""
+    """p-values of the noise on the model's tensors, or on default ones, in the first, middle and last steps."""
     model = KnownSums(plan.sampler.n, shapes)
     total = sum(value.numel() for value in model.parameters.values())
     length = int(np.clip(_MOST_NUMBERS // total // 3, _FEWEST_IN_A_WINDOW, MOST_STEPS // 3))
@@ -106,7 +106,7 @@ def _in_windows(plan: Plan, streams: Streams, shapes: Shapes | None) -> dict[str
     found: dict[str, float] = {}
     training = Training(plan, model, model.records, WatchedSteps(residuals.see))
     for start, last in windows:
-        # Every number of a step follows from the key and the step alone: the steps before need not be taken.
+        # The key and the step determine every random number of a step, so earlier steps need not be run.
         state = training.start()
         state.done, taken = start, len(residuals.rows)
         train_steps(training, state, streams, last)
@@ -118,7 +118,7 @@ def _in_windows(plan: Plan, streams: Streams, shapes: Shapes | None) -> dict[str
 
 
 def _tensor_variance(residuals: _Residuals, parameters: Weights, whose: str = "") -> dict[str, float]:
-    """Of all numbers of each tensor, in the steps that were looked at in full."""
+    """p-value of the variance over all numbers of each tensor, in the steps that were tested in full."""
     sizes = np.array([parameters[name].numel() for name in sorted(parameters)], dtype=np.float64)
     totals = np.stack(residuals.squares).sum(0)
     law = stats.chi2(sizes * len(residuals.squares))
@@ -126,7 +126,7 @@ def _tensor_variance(residuals: _Residuals, parameters: Weights, whose: str = ""
 
 
 def _with_small_moves(plan: Plan) -> QuantileClip | None:
-    """The rule by which a count moves the clip, which is post-processing, so gentle that no limit cuts a count off."""
+    """The clip's update rule, which is post-processing, with moves so small that no limit truncates a count."""
     batch, rule = plan.sampler.expected_batch_size, plan.quantile_clip
     if rule is None:
         return None
@@ -134,18 +134,18 @@ def _with_small_moves(plan: Plan) -> QuantileClip | None:
 
 
 def _count_noise(clips: Array, plan: Plan, rule: QuantileClip, model: KnownSums) -> Array:
-    """What the rule's move from each clip to the next was for, less the known count; in units of its deviation."""
+    """The noise on each count, inferred from the move of the clip, in units of its standard deviation."""
     share = rule.quantile - np.diff(np.log(clips)) / rule.learning_rate
     counts = (share - SENSITIVITY) * plan.sampler.expected_batch_size
     return (counts - SENSITIVITY * np.array(model.batch_sizes)) / (SENSITIVITY * rule.noise_multiplier)
 
 
 def standard_normal(noise: Array, few: Array, others: dict[str, float] | None = None) -> Finding:
-    """Of numbers, a row a step and a column a parameter, that should be independent of each other and N(0, 1).
+    """Test that numbers, one row per step and one column per parameter, are independent and N(0, 1).
 
-    `few` has some parameters of many more steps, to compare any two of these, and blocks of them with the variance that
-    they should have. p-values, these and `others`, are combined by a union bound.
-    What it cannot see: noise that others could predict, and dependence between more than two numbers.
+    `few` holds some parameters of many more steps: any two of these steps are compared, and the variance is tested in
+    blocks. All p-values, including `others`, are combined by a union bound. Not detected: noise that someone could
+    predict, and dependence among three or more numbers.
     """
     steps, parameters = noise.shape
     found = _p_values(noise) | {
@@ -176,7 +176,7 @@ def _p_values(noise: Array) -> dict[str, float]:
 
 
 def _blocks(few: Array) -> float:
-    """Of the variance in the steps of each block: noise may shrink after any time."""
+    """p-value of the variance in each block of steps: noise may shrink after any time."""
     squares = np.square(few).sum(1)
     blocks = np.add.reduceat(squares, np.arange(0, len(few), _TOGETHER))
     lengths = np.add.reduceat(np.ones(len(few)), np.arange(0, len(few), _TOGETHER)) * few.shape[1]
@@ -184,7 +184,7 @@ def _blocks(few: Array) -> float:
 
 
 def _correlations(rows: Array) -> float:
-    """Of the two rows that agree most; the law is exact for independent normal numbers of mean zero."""
+    """p-value of the largest correlation of two rows; the law is exact for independent normal numbers of mean zero."""
     count, length = rows.shape
     if count < 2 or length < 2:
         return 1.0
@@ -196,7 +196,7 @@ def _correlations(rows: Array) -> float:
 
 
 def _largest_product(unit: Array, start: int) -> float:
-    """Of a block of rows with themselves and all rows after them; a block at a time, as all of them would be large."""
+    """The largest product of a block of rows with itself and all rows after it; all at once would take much memory."""
     block = unit[start : start + _BLOCK]
     among, later = np.triu(block @ block.T, 1), block @ unit[start + _BLOCK :].T
     return float(max(among.max(), -among.min(), later.max(initial=0.0), -later.min(initial=0.0)))

@@ -1,4 +1,4 @@
-"""What an audit found: a lower bound beside the claimed and the sound ε, tests, and the verdict that follows."""
+"""The result of an audit: a lower bound beside the claimed and the sound ε, tests, and the verdict."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -8,26 +8,26 @@ from sordino.budget import finite, printed
 
 CONSISTENT, VIOLATED = "consistent", "violated"
 SHARE = 0.2
-"""Of 1 − confidence, by which the headline may err: what the bounds of all parts together, the bound from a run's own
-canaries, and all tests together may each use up on top of it."""
+"""The headline errs with probability 1 − confidence. The bounds of all parts together, the bound from a run's own
+canaries, and all tests together may each err with this share of it in addition."""
 WIDE_DELTA = 0.01
-"""An event promises an ε at every δ, and at a large one far fewer trials are enough to see it broken."""
+"""An event has an ε at every δ, and at a large δ far fewer trials show a violation."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A test of something that the plan says: how probable what was seen is if the plan is kept."""
+    """A test of something the plan promises: the probability of what was seen if the promise holds."""
 
     name: str
     p_value: float
     seen: str
     about_sound: bool = True
-    """False of a test of the claim alone, which the sound ε does not rest on."""
+    """False for a test of the claim only, on which the sound ε does not depend."""
 
 
 @dataclass(frozen=True)
 class ReleaseBound:
-    """The lower bound from one release of the workflow, beside what the release promises at one δ."""
+    """The lower bound from one release of the workflow, beside its claimed and sound ε at one δ."""
 
     name: str
     delta: float
@@ -38,11 +38,12 @@ class ReleaseBound:
 
 @dataclass(frozen=True)
 class Audit:
-    """The verdict is about the claimed ε, `sound_verdict` about the sound one; where nothing is claimed they agree.
+    """`verdict` is about the claimed ε, `sound_verdict` about the sound one; without a separate claim they agree.
 
-    A figure is violated if a lower bound exceeds it, or if a test of what it rests on fails. For correct code that
-    happens with probability at most (1 − confidence)·(1 + 3·SHARE), the sum over the headline, the parts, the canaries
-    of a run and the tests.
+    An ε is violated if a lower bound exceeds it, or if a test of its assumptions fails.
+
+    Guarantee: for correct code that happens with probability at most (1 − confidence)·(1 + 3·SHARE), the sum over the
+    headline, the parts, the run's own canaries and the tests.
     """
 
     lower_bound: float
@@ -56,21 +57,21 @@ class Audit:
     one_run_lower_bound: float | None = None
     canaries: int = 0
     last_weights_at_least: float | None = None
-    """Of weight distributions: the least ε of the final weights alone for some record, by calculation."""
+    """For weight distributions: a calculated lower bound on the ε of the final weights alone, for some record."""
     statistic: str | None = None
-    """Of any training: what distinguished its outputs best."""
+    """For black-box audits: the statistic that distinguished the outputs best."""
     epsilon_if_gaussian: float | None = None
-    """Of any training: what ε would be at least if that statistic were normal; no verdict rests on it."""
+    """For black-box audits: a lower bound on ε if that statistic is normal; no verdict rests on it."""
     notes: tuple[str, ...] = ()
 
     @property
     def side_confidence(self) -> float:
-        """Of all parts together, and of the bound from a run's own canaries."""
+        """The confidence of all parts together, and of the bound from a run's own canaries."""
         return 1 - SHARE * (1 - self.confidence)
 
     @property
     def test_level(self) -> float:
-        """Below which the p-value of a finding fails it."""
+        """A finding fails if its p-value is below this."""
         return (1 - self.confidence) * SHARE / max(1, len(self.findings))
 
     def failed(self) -> tuple[Finding, ...]:
@@ -95,7 +96,7 @@ class Audit:
         return max(self.lower_bound, self.one_run_lower_bound or 0.0)
 
     def report(self) -> str:
-        """What `sordino audit` prints."""
+        """The text that `sordino audit` prints."""
         sure = f"{100 * self.confidence:g} %"
         sound, claimed = (f"ε = {printed(epsilon)}" for epsilon in (self.sound_epsilon, self.claimed_epsilon))
         lines = [f"lower bound   ε ≥ {self.lower_bound:.3f} with {sure} confidence, from {self.runs:,} trials"]
@@ -112,7 +113,7 @@ class Audit:
             bound = f"ε ≥ {self.one_run_lower_bound:.3f} with {surer} confidence, from {self.canaries:,} canaries"
             lines.append(f"this training {bound}")
         if self.statistic is not None:
-            lines.append(f"told apart by {self.statistic}")
+            lines.append(f"statistic     {self.statistic}")
         if self.epsilon_if_gaussian is not None:
             lines.append(f"if normal     ε ≥ {self.epsilon_if_gaussian:.3f}: an assumption, on which no verdict rests")
         for part in self.parts:

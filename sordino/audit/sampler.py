@@ -1,4 +1,4 @@
-"""Whether draws are what the event says: inclusion frequencies, and independence within and between steps."""
+"""Whether a sampler draws as its event assumes: inclusion frequencies, and independence within and between steps."""
 
 import math
 
@@ -12,26 +12,26 @@ from sordino.data import Sampler
 from sordino.mechanisms import Streams
 
 Draws = NDArray[np.uint8]
-"""A row a step, a column a record: how often the record is in the step's batch."""
+"""One row per step, one column per record: how often the record is in the step's batch."""
 Present = NDArray[np.bool_]
 
 _LAGS = 8
 _FEWEST_STEPS, _MOST_STEPS, _EPOCHS = 256, 10_000, 24
 _MOST_DRAWS = 2**24
-"""Steps times records: so many bytes."""
+"""Steps times records, which is the size in bytes."""
 _FEWEST_PARTICIPATIONS = 1000
 _MOST_COMPARED, _MOST_PRODUCTS = 2000, 2**30
-"""Records that are compared with each other, and steps times their pairs."""
+"""Records compared with each other, and steps times pairs of them."""
 
 
 def sampler_test(
     sampler: Sampler, event: Event, streams: Streams, name: str = "sampler", about_sound: bool = True
 ) -> Finding:
-    """Draws of the sampler against what a step's event says of them; p-values are combined by a union bound.
+    """Test the sampler's draws against the distribution that a step's event assumes; p-values by a union bound.
 
-    Poisson: every record's count is binomial, their number too; batch sizes vary as they should (shuffled ones do
-    not); a record's presence is independent of the next steps and of any other record's. What it cannot see: a
-    dependence of three or more, or of pairs that is too weak to show in so many draws.
+    Poisson: each record's count and the total are binomial; batch sizes vary as they should (those of shuffled batches
+    do not); a record's presence is independent of the next steps and of every other record's. Not detected: dependence
+    among three or more, and dependence between pairs that is too weak to show in this many draws.
     """
     steps = int(np.clip(np.ceil(_EPOCHS / sampler.sample_rate), _FEWEST_STEPS, _MOST_STEPS))
     steps = max(1, min(steps, _MOST_DRAWS // sampler.n))
@@ -45,7 +45,7 @@ def sampler_test(
 
 
 def sampler_findings(sampler: Sampler, streams: Streams) -> list[Finding]:
-    """The test against what is charged, and where something else is claimed, against that."""
+    """The test against the event that is charged and, where another one is claimed, against that too."""
     found = [sampler_test(sampler, sampler.event(1.0), streams)]
     claimed = sampler.claimed(1.0)
     if claimed is not None:
@@ -54,16 +54,17 @@ def sampler_findings(sampler: Sampler, streams: Streams) -> list[Finding]:
 
 
 def _p_values(draws: Draws, event: Event) -> dict[str, float]:
+    """By name; 0 or 1 for properties that correct code always has."""
     match event:
         case Gaussian() | PoissonGaussian(1.0, _):
-            return {"not every record in every batch": _certain(bool((draws == 1).all()))}
+            return {"not every record in every batch": float((draws == 1).all())}
         case ShuffledGaussian(steps_per_epoch, _):
             whole = len(draws) // steps_per_epoch * steps_per_epoch
             epochs = draws[:whole].reshape(-1, steps_per_epoch, draws.shape[1]).sum(1)
-            return {"a record more than once an epoch": _certain(bool((epochs <= 1).all()))}
+            return {"a record more than once an epoch": float((epochs <= 1).all())}
         case FixedSizeGaussian(n, size, _):
             sizes = draws.sum(1)
-            found = {"batch sizes": _certain(bool((sizes == size).all()) and n == draws.shape[1])}
+            found = {"batch sizes": float((sizes == size).all() and n == draws.shape[1])}
             return found if size == n else found | _independence(draws, size / n, size / n * (size - 1) / (n - 1))
         case PoissonGaussian(rate, _):
             found = {"spread of batch sizes": _dispersion(draws.sum(1), draws.shape[1], rate)}
@@ -75,11 +76,11 @@ def _p_values(draws: Draws, event: Event) -> dict[str, float]:
 
 
 def _independence(draws: Draws, rate: float, together: float) -> dict[str, float]:
-    """Of records that are in a batch with this rate, and any two of them with that of `together`."""
+    """p-values if each record is in a batch at this rate, and any two of them at the rate `together`."""
     steps, records = draws.shape
     counts = draws.sum(0)
     found = {
-        "a record twice in a batch": _certain(bool((draws <= 1).all())),
+        "a record twice in a batch": float((draws <= 1).all()),
         "spread of the records' participations": _dispersion(counts, steps, rate),
         "the most frequent record": min(1.0, records * float(stats.binom.sf(counts.max() - 1, steps, rate))),
         "the least frequent record": min(1.0, records * float(stats.binom.cdf(counts.min(), steps, rate))),
@@ -93,9 +94,9 @@ def _independence(draws: Draws, rate: float, together: float) -> dict[str, float
 
 
 def _apart(rows: Present, lag: int, rate: float, both: float) -> float:
-    """Of entries so many rows apart, in pairs that share none: how many are both there, or at large rates both not.
+    """p-value of how many disjoint pairs of entries `lag` rows apart are both present, or at high rates both absent.
 
-    Under Poisson sampling that number is binomial, however small; in batches of a fixed size it varies less.
+    Under Poisson sampling that number is binomial, however small; with batches of a fixed size it varies less.
     """
     first = np.arange(len(rows) - lag)
     first = first[first // lag % 2 == 0]
@@ -106,7 +107,7 @@ def _apart(rows: Present, lag: int, rate: float, both: float) -> float:
 
 
 def _pairs(present: Present, together: float) -> dict[str, float]:
-    """Of all pairs of some records, those most and least often in a batch together: each count is binomial."""
+    """p-values of the two records most and least often together, among pairs of some records: counts are binomial."""
     steps, records = present.shape
     if records < 2:
         return {}
@@ -122,10 +123,10 @@ def _pairs(present: Present, together: float) -> dict[str, float]:
 
 
 def _dispersion(counts: NDArray[np.integer], trials: int, rate: float) -> float:
-    """Two-sided, of the squared deviations of binomial counts: a gamma law with their sum's mean and variance.
+    """Two-sided p-value of the squared deviations of binomial counts, by a gamma law with their mean and variance.
 
-    For large counts it is χ²; where counts are small their fourth moment makes the sum vary more. Of too few
-    participations in all the law is not known well enough for a test.
+    For large counts that is χ²; for small counts the fourth moment makes the sum vary more. With too few participations
+    the law is not accurate enough for a test.
     """
     if len(counts) * trials * min(rate, 1 - rate) < _FEWEST_PARTICIPATIONS:
         return 1.0
@@ -134,8 +135,3 @@ def _dispersion(counts: NDArray[np.integer], trials: int, rate: float) -> float:
     spread = 2 + (1 - 6 * rate * (1 - rate)) / variance
     law = stats.gamma(len(counts) / spread, scale=spread)
     return float(min(1.0, 2 * min(law.cdf(total), law.sf(total))))
-
-
-def _certain(kept: bool) -> float:
-    """Of something that correct code never does."""
-    return 1.0 if kept else 0.0

@@ -1,4 +1,4 @@
-"""Whether one record moves the clipped sums by the clip at most, whatever the record and whatever the weights."""
+"""Whether one record moves the clipped sums by at most the clip, whatever the record and the weights are."""
 
 import math
 from typing import Any
@@ -20,9 +20,9 @@ _BATCH, _MOST_BATCHES = 8, 3
 _LOOKED_AT = 64
 """Records among which one that is not finite is looked for."""
 _PHYSICAL = 20
-"""Physical batches that a large batch is divided into, more than the model gathers at once."""
+"""Physical batches that a large batch is divided into, more than the model accumulates at once."""
 _WEIGHTS = (None, 1.0)
-"""Deviations of random weights that gradients are probed at, beside the model's own start."""
+"""Standard deviations of the weights to probe at; None is the model's own initialisation."""
 
 
 def sensitivity_probe(
@@ -63,7 +63,7 @@ def sensitivity_probe(
 
 
 def _worst(model: Trainable, records: Records, l2_clip: float, streams: Streams) -> tuple[float, float]:
-    """The largest change by one record, and of what others add; both in clips."""
+    """The largest change of the sums by one record, and of what the others add; both in clips."""
     n, generator = len(records), streams.generator(Stream.SAMPLING)
     empty = _empty_record(records)
     model.initialise(streams)
@@ -79,7 +79,7 @@ def _worst(model: Trainable, records: Records, l2_clip: float, streams: Streams)
             without = [_sum(model, records, _zeroed(batch, [place], empty), l2_clip) for place in range(len(batch))]
             moved = [_length(all_of_them - one) / l2_clip for one in without]
             largest = max(largest, *moved)
-            # If no record moves what others add, two records together take away what each takes away alone.
+            # If no record moves what others add, removing two records removes what each removes alone.
             for place in range(len(batch) - 1):
                 neither = _sum(model, records, _zeroed(batch, [place, place + 1], empty), l2_clip)
                 together = all_of_them - without[place] - without[place + 1] + neither
@@ -90,9 +90,9 @@ def _worst(model: Trainable, records: Records, l2_clip: float, streams: Streams)
 def _in_large_batches(
     model: Trainable, records: Records, chosen: dict[str, Any], l2_clip: float, streams: Streams, size: int
 ) -> float:
-    """The largest change by one record of a batch of this size, in clips, less what rounding may add.
+    """The largest change by one record of a batch of this size, in clips, minus an allowance for rounding.
 
-    First as the model chose to divide it, then in small physical batches.
+    First divided as the model chose, then in small physical batches.
     """
     n, empty = len(records), _empty_record(records)
     batch = np.sort(streams.generator(Stream.SAMPLING, 1).permutation(n)[:size])
@@ -114,7 +114,7 @@ def _in_large_batches(
 
 
 def _batches(n: int, generator: np.random.Generator) -> list[NDArray[np.int64]]:
-    """Of different records, the rest left out: few records are all probed."""
+    """Disjoint random batches of at most this many records in all."""
     order = generator.permutation(n)[: _BATCH * _MOST_BATCHES]
     return [np.sort(order[start : start + _BATCH]) for start in range(0, len(order), _BATCH)]
 
@@ -143,7 +143,7 @@ def _sum(model: Trainable, records: Records, indices: NDArray[np.int64], l2_clip
 
 
 def _length(difference: Tensor) -> float:
-    """A sum that is not a number is as far away as can be."""
+    """The norm; infinity for NaN."""
     length = float(torch.linalg.vector_norm(difference))
     return math.inf if math.isnan(length) else length
 
@@ -161,7 +161,7 @@ def adversarial_rows(shape: tuple[int, ...], records: int, streams: Streams) -> 
 
 
 _SCALES = (1.0, 3.0, 1.0, 1e3, -1e3, 1e-4, 0.0, 0.0, 1e8, 1.0, 1.0, 1.0)
-"""By which each kind of row is multiplied; then some kinds are changed further."""
+"""The scale of each kind of row; some kinds are changed further."""
 _DUPLICATE, _CONSTANT = 2, 7
 _POISONED = {9: math.nan, 10: math.inf, 11: 3e38}
-"""What the first number of a row becomes."""
+"""The value that the first number of a row becomes."""

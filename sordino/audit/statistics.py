@@ -1,7 +1,7 @@
-"""Statistics that distinguish two arms' outputs: what an output is flattened to, and what is fitted on some of them.
+"""Statistics that distinguish the outputs of two arms: how an output is flattened, and what is fitted to some of them.
 
-Nothing here needs to be right for a bound to hold: statistics are fitted on some runs and measured on others. It only
-decides what is found.
+No bound depends on this code being right: statistics are fitted on some runs and measured on others. It only decides
+how much is found.
 """
 
 import sys
@@ -14,48 +14,49 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Parts = dict[str, Array]
-"""An output by name, each part in one row."""
+"""The parts of an output by name, each as a flat array."""
 Statistic = tuple[str, Callable[[Array], Array]]
-"""What it is, and the score of each row of features."""
+"""A name, and a function from rows of features to scores."""
 
 _NAMED = 32
-"""Parts that are summarised one by one; pairs of parts of equal shape only among the first few."""
+"""Parts summarised one by one."""
 _ALIKE = 6
+"""Parts compared in pairs, where their shapes agree."""
 _BITS = 32
-"""Numbers whose lowest bits are looked at one by one."""
+"""Numbers whose lowest bits are examined."""
 _PAIRS = 256
 _EXACT = 1e-9
-"""Correlation this near to ±1 is noise that was used twice."""
+"""Noise with a correlation this close to ±1 was used twice."""
 _SINGLE = 8
 _RIDGES = (1e-12, 1e-3, 1e-1, 1.0)
 _COLUMNS = (4, 16, 64, 256, 1024)
 _FULL = 512
-"""Columns whose covariance is looked at."""
+"""Columns whose covariance is used."""
 _TREES = 48
 _LIMB = 52
-"""Bits of a large integer that are one number: floats hold no more than 53 of them exactly."""
+"""Bits of a large integer that become one number: floats hold at most 53 bits exactly."""
 _LARGE = 2**53
 _KINDS = "biufcmM"
-"""Of NumPy's types, those of numbers and times."""
+"""NumPy's kinds of numbers and times."""
 _TAME = 1e100
-"""Beyond it numbers grow by their logarithm, so that their squares stay finite."""
+"""Larger numbers are replaced by a logarithm, so that their squares stay finite."""
 
 
 def parts_of(output: Any) -> Parts:
-    """Numbers, arrays, tensors, modules, and dicts and lists of them, by name."""
+    """The parts of an output: numbers, arrays, tensors, modules, and dicts and lists of them."""
     found: Parts = {}
     _collect(output, "", found)
     return found
 
 
 def parts_of_error(problem: Exception) -> Parts:
-    """A training that raises releases that it did, and its message."""
+    """What a training that raises releases: the kind of exception and its message."""
     kind = type(problem).__name__
     return {f"raised {kind}": np.ones(1), f"message of {kind}": np.array([float(zlib.crc32(str(problem).encode()))])}
 
 
 def tame(values: Array) -> Array:
-    """In the same order, but finite and not so large that sums of squares overflow; what is no number becomes 0."""
+    """The values in the same order, finite and so small that sums of squares do not overflow; NaN becomes 0."""
     finite = np.nan_to_num(values)
     size = np.abs(finite)
     return np.where(size > _TAME, np.sign(finite) * _TAME * (1 + np.log(np.maximum(size, _TAME) / _TAME)), finite)
@@ -86,7 +87,7 @@ def _numbers(output: Sequence[Any]) -> bool:
 
 
 def _flat(output: Any) -> NDArray[Any]:
-    """Numbers in one row, as they came: large integers are not rounded yet."""
+    """The numbers as a flat array; large integers are not rounded yet."""
     if hasattr(output, "detach"):
         output = output.detach().cpu().to_dense()
         output = output.double() if output.is_floating_point() else output
@@ -125,7 +126,7 @@ def _as_floats(values: NDArray[Any]) -> Array:
 
 
 def _limbs(values: NDArray[Any]) -> list[Array]:
-    """Integers that a float would round, as exact numbers of 52 bits each, the lowest first; nothing of others."""
+    """Integers that a float would round, as exact limbs of 52 bits, the lowest first; empty for other values."""
     if values.dtype == object:
         values = np.array([value if isinstance(value, int) else 0 for value in values], dtype=object)
     elif not np.issubdtype(values.dtype, np.integer):
@@ -139,7 +140,7 @@ def _limbs(values: NDArray[Any]) -> list[Array]:
 
 
 def summary(parts: Parts) -> dict[str, float]:
-    """What is telling of an output whatever its size: lengths, norms, values that repeat or are missing."""
+    """Features of an output of any size: lengths, norms, and counts of repeated, zero and missing values."""
     everything = np.concatenate([*parts.values(), np.empty(0)])
     finite = tame(everything[np.isfinite(everything)])
     found = {
@@ -174,28 +175,28 @@ def _moments(name: str, values: Array) -> dict[str, float]:
 
 
 def lowest_bits(values: Array) -> Array:
-    """The place of the lowest bit of each number that is set: sums of private numbers and noise may round otherwise."""
+    """The position of each number's lowest set bit: private sums with noise may round differently there."""
     mantissa, exponent = np.frexp(np.nan_to_num(values, posinf=0.0, neginf=0.0))
     whole = np.abs(mantissa * 2.0**53).astype(np.int64)
     lowest = np.log2(np.maximum(whole & -whole, 1))
     return np.asarray(np.where(whole == 0, 0.0, exponent - 53 + lowest))
 
 
-def telling_columns(values: Array, arms: NDArray[np.bool_], most: int) -> NDArray[np.int64]:
-    """Those in which the arms differ most, for their spread."""
+def separating_columns(values: Array, arms: NDArray[np.bool_], most: int) -> NDArray[np.int64]:
+    """The columns in which the arms differ most, relative to their spread."""
     return np.argsort(-np.abs(_separation(values, arms)), kind="stable")[:most]
 
 
 def fitted(columns: Array, summaries: Array, labels: list[str], arms: NDArray[np.bool_]) -> list[Statistic]:
-    """Statistics of rows that hold an output's numbers and then its summaries; a score grows with the second arm.
+    """Statistics of rows that hold an output's numbers and then its summaries; scores are higher in the second arm.
 
-    Labels are what the columns and then the summaries are called.
+    Labels name the columns, then the summaries.
     """
     width = columns.shape[1]
     features = np.column_stack([columns, summaries])
     found: list[Statistic] = []
-    order = telling_columns(columns, arms, _COLUMNS[-1])
-    single = telling_columns(features, arms, _SINGLE)
+    order = separating_columns(columns, arms, _COLUMNS[-1])
+    single = separating_columns(features, arms, _SINGLE)
     for place in single:
         sign = np.sign(_separation(features[:, [place]], arms)[0]) or 1.0
         found.append((labels[place], _column(int(place), float(sign))))
@@ -211,7 +212,7 @@ def fitted(columns: Array, summaries: Array, labels: list[str], arms: NDArray[np
 
 
 def fitted_on_low_bits(columns: Array, labels: list[str], arms: NDArray[np.bool_]) -> list[Statistic]:
-    """Statistics of the lowest bits of an output's first numbers, which noise in floating point leaves unevenly."""
+    """Statistics of the lowest bits of an output's first numbers, where floating-point noise leaks."""
 
     def each(rows: Array) -> Array:
         return lowest_bits(rows[:, : min(_BITS, columns.shape[1])])
@@ -219,7 +220,7 @@ def fitted_on_low_bits(columns: Array, labels: list[str], arms: NDArray[np.bool_
     if not columns.shape[1]:
         return []
     bits = each(columns)
-    single = [(int(place), _separation(bits[:, [place]], arms)[0]) for place in telling_columns(bits, arms, _SINGLE)]
+    single = [(int(place), _separation(bits[:, [place]], arms)[0]) for place in separating_columns(bits, arms, _SINGLE)]
     found = [(f"lowest bit of {labels[place]}", _low_bit(place, np.sign(by) or 1.0)) for place, by in single]
     _, trees = _trees(bits, np.arange(bits.shape[1]), arms)
     return [*found, (f"boosted trees on the lowest bits of {bits.shape[1]} numbers", lambda rows: trees(each(rows)))]
@@ -230,7 +231,7 @@ def _low_bit(place: int, sign: float) -> Callable[[Array], Array]:
 
 
 def _separation(features: Array, arms: NDArray[np.bool_]) -> Array:
-    """The difference of the arms' means in units of its standard error; infinite where there is no spread but one."""
+    """The difference of the arms' means in standard errors; huge where the means differ and nothing varies."""
     one, other = features[arms], features[~arms]
     gap = one.mean(0) - other.mean(0)
     error = np.sqrt(one.var(0) / len(one) + other.var(0) / len(other))
@@ -243,7 +244,7 @@ def _column(place: int, sign: float) -> Callable[[Array], Array]:
 
 
 def _along_means(features: Array, some: NDArray[np.int64], arms: NDArray[np.bool_]) -> list[Statistic]:
-    """Of numbers as if independent and normal: the likelihood ratio with one spread, and with one for each arm."""
+    """Likelihood ratios as if numbers were independent and normal: with one variance, and with one for each arm."""
     one, other = features[arms][:, some], features[~arms][:, some]
     means = one.mean(0), other.mean(0)
     floor = 1e-9 * (np.abs(means[0]) + np.abs(means[1])) + 1e-150
@@ -262,7 +263,7 @@ def _along_means(features: Array, some: NDArray[np.int64], arms: NDArray[np.bool
 
 
 def _used_twice(columns: Array, some: NDArray[np.int64], arms: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Pairs of numbers whose noise is the same, up to a factor."""
+    """Pairs of numbers with the same noise, up to a factor."""
     centred = columns[:, some].copy()
     for arm in (arms, ~arms):
         centred[arm] -= centred[arm].mean(0)
@@ -284,7 +285,7 @@ def _residual(features: Array, place: int, other: int, labels: list[str], arms: 
 
 
 def _discriminant(features: Array, some: NDArray[np.int64], arms: NDArray[np.bool_], ridge: float) -> Statistic:
-    """Fisher's: the direction in which the means differ most for the spread, all correlations counted."""
+    """Fisher's linear discriminant, with correlations: the direction that separates the means most for the spread."""
     rows = features[:, some].copy()
     scale = np.maximum(np.abs(rows).max(0, initial=0.0), 1e-150)
     rows /= scale

@@ -1,8 +1,8 @@
-"""Synthetic records whose gradients are known, in the place of private ones: what an audit runs the real code on.
+"""Synthetic records with known gradients: audits run the real code on them instead of on private records.
 
-Canaries: each has the largest gradient that the clip allows, along its own parameter. Coordinates never meet, and noise
-and Poisson participation are independent between them: one execution of the real loop is as many independent trials of
-the mechanism, at the plan's own sample rate, as there are canaries.
+Canaries: each has the largest gradient that the clip allows, along its own parameter. Coordinates do not interact, and
+noise and Poisson sampling are independent between them: one execution of the real loop with n canaries is n independent
+trials of the mechanism, at the plan's own sample rate.
 """
 
 import math
@@ -21,15 +21,15 @@ from sordino.training import ClippedSum, Plan, Weights
 
 Array = NDArray[np.float64]
 Shapes = dict[str, tuple[int, ...]]
-"""Of a model's tensors, by name."""
+"""The shapes of a model's tensors, by name."""
 
 _BEFORE_CLIPPING = 8.0
-"""The norm of a canary's gradient before the clip, in clips: a clip that is missing or too large shows."""
+"""The norm of a canary's gradient before the clip, in clips: reveals a clip that is missing or too large."""
 _SHAPES: Shapes = {"bias": (640,), "kernel": (8, 4, 2, 2), "weight": (16, 16)}
 
 
 class _Synthetic:
-    """Parameters that start at zero, records without content, and `clipped_sum` from a subclass."""
+    """A model with parameters that start at zero and records without content; subclasses define `clipped_sum`."""
 
     def __init__(self, records: Array, shapes: Shapes) -> None:
         self.records, self._shapes = ArrayRecords(records, records), shapes
@@ -55,10 +55,10 @@ class _Synthetic:
 
 
 class CanaryModel(_Synthetic):
-    """A parameter for each record; a present record's gradient lies along it, an absent one's is zero.
+    """One parameter per record; a present record's gradient lies along it, an absent one's is zero.
 
-    The parameters are a vector and a matrix, as models have both. Gradients are clipped by the engine's own rule, in
-    double precision, as an exact plan wants them.
+    The parameters are a vector and a matrix, since models have both. Gradients are clipped by the engine's own rule, in
+    double precision, as exact plans require.
     """
 
     def __init__(self, coins: NDArray[np.bool_], l2_clip: float) -> None:
@@ -86,9 +86,9 @@ class CanaryModel(_Synthetic):
 
 
 class KnownSums(_Synthetic):
-    """Every record adds the whole clip to one parameter, and nothing to all others.
+    """Every record adds the whole clip to one parameter and nothing to the others.
 
-    Norms are 0, within any clip, so that a quantile clip's count is known, too.
+    Norms are 0, within any clip, so that a quantile clip's count is known as well.
     """
 
     def __init__(self, records: int, shapes: Shapes | None = None) -> None:
@@ -115,31 +115,27 @@ def by_record(weights: Weights) -> Tensor:
 
 
 def in_a_row(weights: Weights) -> Array:
-    """All parameters in one row: of known sums, the parameter that records add to comes first."""
+    """All parameters as one flat array; in `KnownSums`, the parameter that records add to comes first."""
     return np.asarray(torch.cat([weights[name].detach().flatten() for name in sorted(weights)]).double().numpy())
 
 
 def half_of(records: int, streams: Streams) -> NDArray[np.bool_]:
-    """Which records are present: half of them, at random."""
+    """Whether each record is present: a random half of them are."""
     return streams.generator(Stream.INITIALISATION).permutation(records) < records // 2
 
 
 def resized(sampler: Sampler, records: int) -> Sampler:
-    """The sampler over so many records, or the fewest above that give the same sample rate.
+    """The sampler over this many records, or the next larger number that gives the same sample rate.
 
-    The rate is the same but for a share of 1/records by which it may be lower: then it leaks a little less, and a lower
-    bound stays one. Batches of an epoch are as many.
+    The rate may be lower by a share of 1/records: then it leaks slightly less, and a lower bound remains one. An
+    epoch has the same number of batches.
     """
     n, expected = sampler.n, sampler.expected_batch_size
-    batch = _quotient_rounded_up(records * expected, n)
-    size = _quotient_rounded_up(batch * n, expected)
+    batch = -(-records * expected // n)  # rounded up, like the size
+    size = -(-batch * n // expected)
     return replace(sampler, n=size, expected_batch_size=batch)  # type: ignore[type-var]
 
 
-def _quotient_rounded_up(number: int, divisor: int) -> int:
-    return -(-number // divisor)
-
-
 def plan_at(plan: Plan, records: int) -> Plan:
-    """The plan over about so many canaries instead of its records."""
+    """The plan over about this many canaries instead of its records."""
     return replace(plan, sampler=resized(plan.sampler, records))

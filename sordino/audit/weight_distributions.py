@@ -1,7 +1,7 @@
-"""Audits of loops that release their final weights alone; for one, noise through weight distributions.
+"""Audits of loops that release their final weights only, such as noise through weight distributions.
 
-Its claim is about the final weights. What is charged is all weights drawn on the way, so the audit has a part about
-them: faults that hardly show at the end show there.
+Its claim is about the final weights. All weights drawn along the way are charged, so the audit has a part about them:
+faults that barely show at the end show there.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,9 +21,9 @@ from sordino.mechanisms import Streams
 from sordino.training import Means, Staircase, Trainable, WeightDistributionPlan, Weights, train_means
 
 Loop = Callable[[Trainable, Records, Streams], Weights]
-"""Trains the model on the records and returns what is released."""
+"""Trains the model on the records and returns the released weights."""
 SI_MNIST = WeightDistributionPlan(PoissonSampler(60_000, 32), 3.1, 7.1, 18_750, Staircase(0.1, 0.9, 1875), 0.9, 1e-6)
-"""How Davody et al. (2020) train MNIST for what they claim is ε=0.05 at δ=1e-5."""
+"""How Davody et al. (2020) train MNIST, for a claimed ε=0.05 at δ=1e-5."""
 _TESTED_RECORDS = 2000
 
 
@@ -38,10 +38,10 @@ def audit_final_weights(
     confidence: float = 0.95,
     streams: Streams | None = None,
 ) -> Audit:
-    """Audit any loop that releases its final weights alone: one execution on so many canaries, half of them present.
+    """Audit any loop that releases its final weights only: one execution on `records` canaries, half of them present.
 
-    A canary's gradient is always the clip along its own parameter, every other record's there is zero; the score is
-    how far the released parameter went against it.
+    A canary's gradient is always the clip along its own parameter, where every other record's is zero; its score is how
+    far the released parameter moved against it.
     """
     streams = Streams.fresh() if streams is None else streams
     coins = half_of(records, streams)
@@ -60,10 +60,10 @@ def audit_weight_distributions(
     confidence: float = 0.95,
     streams: Streams | None = None,
 ) -> Audit:
-    """The plan's claimed and sound ε beside what one execution on so many canaries shows.
+    """The plan's claimed and sound ε beside a lower bound from one execution on `runs` canaries.
 
-    The headline is of the last weights; the part is of the whole trajectory, at a larger δ and a higher confidence.
-    Sampler, noise, and the sensitivity of what is `probed`, are tested against what the sound ε rests on.
+    The headline is about the last weights; the part is about the whole trajectory, at a larger δ and a higher
+    confidence. The assumptions of the sound ε are tested: sampler, noise, and the sensitivity of the `probed` model.
     """
     streams = Streams.fresh() if streams is None else streams
     small = replace(plan, sampler=resized(plan.sampler, runs))
@@ -94,7 +94,7 @@ def audit_weight_distributions(
 
 
 def drawn_noise_test(plan: WeightDistributionPlan, streams: Streams) -> Finding:
-    """What the real loop draws around its means, which are known where the sums are, against the plan's noise."""
+    """Test the real loop's draws around its means, which are known because the sums are, against the plan's noise."""
     steps = min(plan.steps, MOST_COMPARED)
     plan = replace(plan, sampler=resized(plan.sampler, _TESTED_RECORDS), steps=steps)
     model = KnownSums(plan.sampler.n)

@@ -1,11 +1,11 @@
 """The white-box adversary: sees every noisy gradient that the real loop releases, and knows every other record.
 
-Its score for a canary is the likelihood ratio of what was claimed to happen, which no other test beats at telling a
-claimed mechanism's arms apart. A lower bound from it is valid whatever mechanism really ran, if canaries do not
-influence each other: if the loop treats coordinates apart (`noise_test` looks for noise that they share) and records
-join independently, as in Poisson and full batches. In shuffled epochs canaries share out the places. A whole epoch's
-score has one law whatever the place is, so trials are independent all the same; in a begun epoch places are drawn
-without replacement, and hits vary less than the intervals allow for.
+Its score for a canary is the likelihood ratio under the claimed mechanism, the most powerful test of that mechanism. A
+lower bound from it is valid whatever mechanism really ran, if canaries do not influence each other: if the loop treats
+coordinates separately (`noise_test` looks for noise that they share) and records join independently, as in Poisson and
+full batches. In shuffled epochs each canary has a different place. The score of a whole epoch has the same law at every
+place, so trials remain independent; in an unfinished epoch places are drawn without replacement, and hits vary less
+than the intervals allow for.
 """
 
 import math
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sordino.audit.result import Finding
 from sordino.audit.synthetic import CanaryModel, by_record
-from sordino.budget import Event, Gaussian, Ledger, PoissonGaussian, ShuffledGaussian
+from sordino.budget import Entry, Event, Gaussian, Ledger, PoissonGaussian, ShuffledGaussian
 from sordino.data import ArrayRecords, Records
 from sordino.mechanisms import ChannelMoments, Stream, Streams, ThresholdQuantiles
 from sordino.runs import Run
@@ -28,25 +28,25 @@ from sordino.training import LinearClassifier, Plan, State, Trainable, TrainingS
 
 Scores = NDArray[np.float64]
 Watcher = Callable[[Weights, Weights, int, float], None]
-"""Called with the parameters, their noisy gradient, the step and the noise's deviation."""
+"""Called with the parameters, their noisy gradient, the step and the noise's standard deviation."""
 Attack = tuple[Scores, tuple[Finding, ...]]
-"""Each canary's score after an execution of the plan's steps by the real `fit`, and what its folder shows."""
+"""Each canary's score after the real `fit` has executed the plan, and findings about its folder."""
 
 _BLOCKS = 3
 _CLASSES, _FAR, _SLOWLY = 4, 30.0, 1e-3
-"""Of a linear model: classes, the size of a canary's input, and steps so small that no canary is ever learnt."""
+"""For a linear model: classes, the size of a canary's input, and a rate so small that no canary is ever learnt."""
 _CHANNELS = 256
 _QUANTILES = 4000
-"""Trials of thresholds, which are drawn one by one."""
+"""Trials of the thresholds, which are drawn one by one."""
 
 
 class WatchedSteps:
-    """An optimiser that shows every noisy gradient, and subtracts it from the parameters, times a rate."""
+    """An optimiser that shows every noisy gradient to a watcher, and subtracts it from the parameters, times a rate."""
 
     def __init__(self, see: Watcher, rate: float = 1.0) -> None:
         self._see, self._rate = see, rate
         self.expected: Weights = {}
-        """What the parameters are if nothing but these gradients moved them."""
+        """The parameters if nothing but these gradients moved them."""
 
     def to_json(self) -> dict[str, Any]:
         return {"optimiser": "watched steps"}
@@ -66,28 +66,15 @@ class WatchedSteps:
 def fit_watched(
     plan: Plan, model: Trainable, records: Records, see: Watcher, streams: Streams, rate: float = 1.0
 ) -> tuple[TrainingState, tuple[Finding, ...]]:
-    """Fit the plan in a folder that is deleted afterwards; returns the final state and what the folder shows.
+    """Fit the plan in a temporary folder; returns the final state and findings about the folder.
 
-    The weights in the folder must be those that the gradients lead to, so that they reveal no more than all gradients
+    The weights in the folder must be those that the gradients lead to, so that they reveal no more than the gradients
     do; and the ledger in the folder must hold the plan's event.
     """
     optimiser, ends = WatchedSteps(see, rate), list[TrainingState]()
     seed = int(streams.generator(Stream.AUGMENTATION).integers(2**31))  # synthetic records: nothing to protect
-    with TemporaryDirectory(prefix="sordino-audit-") as folder:
-        run = Run.create(Path(folder) / "run", "audit")
-        fit(
-            plan,
-            model,
-            records,
-            optimiser=optimiser,
-            ledger=Ledger(path=run.ledger),
-            run=run,
-            seed=seed,
-            checkpoint_every=math.ceil(plan.steps / _BLOCKS),
-            on_trained=ends.append,
-        )
-        weights, _ = run.read_tensors(run.model)
-        entries = Ledger.open(run.ledger).entries
+    every = math.ceil(plan.steps / _BLOCKS)
+    weights, entries = _fit(plan, model, records, optimiser, seed=seed, checkpoint_every=every, on_trained=ends.append)
     same = {*weights} >= {*optimiser.expected} and all(
         torch.equal(weights[name], value) for name, value in optimiser.expected.items()
     )
@@ -101,20 +88,25 @@ def fit_watched(
 
 
 def keys_differ(plan: Plan, model: Trainable, records: Records) -> Finding:
-    """Two runs of `fit` with fresh keys, as users start them: the same noise in both would cancel."""
-    seen: list[Weights] = []
-    for _ in range(2):
-        with TemporaryDirectory(prefix="sordino-audit-") as folder:
-            run = Run.create(Path(folder) / "run", "audit")
-            unwatched = WatchedSteps(lambda parameters, gradient, step, deviation: None)
-            fit(plan, model, records, optimiser=unwatched, ledger=Ledger(path=run.ledger), run=run)
-            seen.append(run.read_tensors(run.model)[0])
-    alike = any(torch.equal(seen[0][name], value) for name, value in seen[1].items())
+    """Whether two runs of `fit` with fresh keys have different noise: equal noise would cancel."""
+    unwatched = WatchedSteps(lambda parameters, gradient, step, deviation: None)
+    first, second = (_fit(plan, model, records, unwatched)[0] for _ in range(2))
+    alike = any(torch.equal(first[name], value) for name, value in second.items())
     return Finding("keys", float(not alike), f"two runs have {'the same noise' if alike else 'different noise'}")
 
 
+def _fit(
+    plan: Plan, model: Trainable, records: Records, optimiser: WatchedSteps, **options: Any
+) -> tuple[Weights, tuple[Entry, ...]]:
+    """Fit the plan in a temporary folder; returns the weights and the ledger entries that it leaves there."""
+    with TemporaryDirectory(prefix="sordino-audit-") as folder:
+        run = Run.create(Path(folder) / "run", "audit")
+        fit(plan, model, records, optimiser=optimiser, ledger=Ledger(path=run.ledger), run=run, **options)
+        return run.read_tensors(run.model)[0], Ledger.open(run.ledger).entries
+
+
 class _Likelihood:
-    """Σ over releases of ln(density with the canary / density without), each release in units of the sensitivity."""
+    """Σ over releases of ln(density with the canary / density without); releases are in units of the sensitivity."""
 
     def __init__(self, records: int, event: Event) -> None:
         self._event, self._total, self._epoch = event, np.zeros(records), np.full(records, -np.inf)
@@ -127,7 +119,7 @@ class _Likelihood:
             case PoissonGaussian(rate, sigma):
                 self._total += _mixture(_gaussian(released, sigma), rate)
             case ShuffledGaussian(steps_per_epoch, sigma):
-                # The record was in one of the epoch's batches, each as likely as the other.
+                # The record was in one of the epoch's batches, each equally likely.
                 ratio = _gaussian(released, sigma) - math.log(steps_per_epoch)
                 self._epoch = np.logaddexp(self._epoch, ratio)
                 self._steps += 1
@@ -135,7 +127,7 @@ class _Likelihood:
                     self._total, self._epoch = self.scores(), np.full_like(self._epoch, -np.inf)
 
     def scores(self) -> Scores:
-        """What is left of a begun epoch is the chance that the record's batch is still to come."""
+        """In an unfinished epoch, the record's batch may still be to come."""
         if not isinstance(self._event, ShuffledGaussian) or self._steps % self._event.steps_per_epoch == 0:
             return np.asarray(self._total + np.where(np.isfinite(self._epoch), self._epoch, 0.0))
         left = 1 - (self._steps % self._event.steps_per_epoch) / self._event.steps_per_epoch
@@ -151,7 +143,7 @@ def _mixture(ratio: Scores, rate: float) -> Scores:
 
 
 def training_attack(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Attack:
-    """Each canary in a parameter of its own, scored by every noisy gradient."""
+    """Score each canary, which has its own parameter, by every noisy gradient."""
     likelihood = _likelihood(plan)
 
     def see(parameters: Weights, gradient: Weights, step: int, noise_deviation: float) -> None:
@@ -164,10 +156,10 @@ def training_attack(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> A
 
 
 def linear_attack(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Attack:
-    """Canaries through the closed form of a linear model: each has an input of its own, so its gradient is there.
+    """Score canaries through the closed form of a linear model: each has its own input, where its gradient lies.
 
-    An absent one is zero there; what it adds to the bias is ignored. The weights show in which direction a canary's
-    gradient points.
+    An absent canary's gradient is zero there; its part of the bias is ignored. The weights determine the direction of a
+    canary's gradient.
     """
     likelihood, batch = _likelihood(plan), plan.sampler.expected_batch_size
     labels = np.arange(len(coins)) % _CLASSES
@@ -187,7 +179,7 @@ def linear_attack(plan: Plan, coins: NDArray[np.bool_], streams: Streams) -> Att
 
 def _likelihood(plan: Plan) -> _Likelihood:
     if not plan.private:
-        raise ValueError("a plan without noise claims nothing, so there is nothing to audit: its ε is ∞")
+        raise ValueError("a plan without noise has ε=∞ and claims nothing, so there is nothing to audit")
     event = plan.sampler.event(plan.noise_multiplier)
     if not isinstance(event, Gaussian | PoissonGaussian | ShuffledGaussian):
         raise ValueError(f"no audit is known for a step of {type(event).__name__}")
@@ -195,14 +187,14 @@ def _likelihood(plan: Plan) -> _Likelihood:
 
 
 def _clip(plan: Plan, noise_deviation: float) -> float:
-    """Of the step: a quantile clip moves."""
+    """The clip of a step: a quantile clip moves."""
     if plan.quantile_clip is None:
         return plan.l2_clip
     return noise_deviation * plan.sampler.expected_batch_size / plan.noise_multiplier
 
 
 def threshold_scores(thresholds: ThresholdQuantiles, coins: NDArray[np.bool_]) -> Scores:
-    """A score for each of the first canaries: how far up the real thresholds lie beside one other, small record."""
+    """A score for each of the first canaries: how high the real thresholds are, beside one other, small record."""
     ledger = Ledger()  # stays empty: `paid`
     mean, square = thresholds.mean_bounds[0], thresholds.square_bounds[0]
     scores = []
@@ -214,7 +206,7 @@ def threshold_scores(thresholds: ThresholdQuantiles, coins: NDArray[np.bool_]) -
 
 
 def statistics_scores(moments: ChannelMoments, coins: NDArray[np.bool_]) -> Scores:
-    """Each canary's score after a release of the real private statistics, in which it alone moves its channel."""
+    """Each canary's score after a release of the real private statistics, where only that canary moves its channel."""
     ledger = Ledger()  # stays empty: `paid`
     scores = np.empty(len(coins))
     for start in range(0, len(coins), _CHANNELS):

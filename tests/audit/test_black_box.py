@@ -196,8 +196,8 @@ def test_raising_on_one_dataset_is_a_disclosure() -> None:
     found = audited(train, runs=150)
     assert found.verdict == "violated"
     assert found.notes[0] == (
-        "of 150 runs on each dataset train raised in 0 on the first and in 150 on the second (ValueError: a record is "
-        "too large): to raise on one alone is itself a disclosure"
+        "of 150 runs on each dataset, train raised in 0 on the first and 150 on the second (ValueError: a record is "
+        "too large): raising on one only is itself a disclosure"
     )
 
 
@@ -249,7 +249,7 @@ def test_the_statistic_names_part_and_place() -> None:
 def test_where_every_run_was_told_apart_it_is_said() -> None:
     found = audited(exact_count, epsilon=6.0, runs=200)
     assert found.verdict == "consistent"
-    (note,) = [note for note in found.notes if "told apart" in note]
+    (note,) = [note for note in found.notes if "identified correctly" in note]
     needed = int(note.split("about ")[1].split(" runs")[0].replace(",", ""))
     assert audited(exact_count, epsilon=6.0, runs=needed).verdict == "violated"
     assert "more than 1,000,000,000,000 runs" in audited(exact_count, epsilon=1e3, runs=100).notes[-1]
