@@ -3,12 +3,12 @@
 Title, columns and notes of its record; how it falls short of the paper's own, always (`always`), reduced to this
 machine (`here`) and in repeats (`seeds`, where the paper has `of`); and what the paper claims, its figures in a few
 words (`theirs`), and how a record is judged by it (see `claims`). `{name}` in a text stands for one of the file's
-[texts], or for what the item's code fills in; either may name others.
+[texts], or for what the item's code fills in; either may name others. `given` is what the code takes besides.
 """
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
@@ -33,6 +33,10 @@ class Declaration:
     tuning: str = ""
     published: Sequence[Any] = ()
     """The paper's figures, a list for each row; what each has, its code says."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that the item's code takes by name."""
+    beside: Sequence[tuple[str, float, float, str]] = ()
+    """Published points to draw beside ours: label, x, y and panel."""
     axes: Sequence[str] = ("", "", "")
     """x, y and which of them are logarithmic: "", "x" or "xy"."""
     claim: str = ""
@@ -52,6 +56,7 @@ class Declaration:
         """The item's record; `follows` are notes that come of the rows, and stand first."""
         known = {**self.texts, **(words or {})}
         x, y, logarithmic = self.axes
+        points = [Series(label, [x], [y], panel, points=True) for label, x, y, panel in self.beside]
 
         def said(text: str) -> str:
             return re.sub(r"\{(\w+)\}", lambda match: said(known[match.group(1)]), text)
@@ -68,8 +73,12 @@ class Declaration:
             x,
             y,
             logarithmic,
-            list(series),
+            [*series, *points],
         )
+
+
+Item = Callable[[Experiment, Declaration], Record]
+"""Makes the record of a table or figure from its declaration."""
 
 
 @lru_cache

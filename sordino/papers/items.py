@@ -4,14 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from sordino.papers import better_features, privacy_aware, sampling_rates, weight_distributions
+from sordino.papers.declarations import Item, declared
 from sordino.papers.records import Record, draw
-from sordino.papers.trials import Experiment, Item
+from sordino.papers.trials import Experiment
 
 PAPERS: dict[str, dict[str, Item]] = {
-    better_features.PAPER: better_features.ITEMS,
-    sampling_rates.PAPER: sampling_rates.ITEMS,
-    weight_distributions.PAPER: weight_distributions.ITEMS,
-    privacy_aware.PAPER: privacy_aware.ITEMS,
+    "better-features": better_features.ITEMS,
+    "sampling-rates": sampling_rates.ITEMS,
+    "weight-distributions": weight_distributions.ITEMS,
+    "privacy-aware": privacy_aware.ITEMS,
 }
 
 
@@ -26,7 +27,8 @@ def reproduce(paper: str, item: str, experiment: Experiment, out: Path) -> Recor
     items = items_of(paper)
     if item not in items:
         raise ValueError(f"{paper} has no item {item!r}; items: {', '.join(items)}")
-    record = replace(items[item](experiment), paper=paper, item=item, trials=list(experiment.ran.values()))
+    record = items[item](experiment, declared(paper)[item])
+    record = replace(record, paper=paper, item=item, trials=list(experiment.ran.values()))
     if experiment.quick:
         record = replace(record, reduced="tried out on a few records: its figures mean nothing")
     path = record.write(out)

@@ -1,7 +1,6 @@
 """Trainings by recipes on named datasets: the trials of most tables and figures about images."""
 
 import hashlib
-import json
 import math
 import time
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from sordino.data import (
     reading,
 )
 from sordino.features import Standardised, as_array, stored
-from sordino.papers.trials import Result, Say, Trial, as_json, resumed_or_restarted
+from sordino.papers.trials import Result, Say, Trial, as_json, resumed_or_restarted, scored_along
 from sordino.runs import Run
 from sordino.training import (
     Checkpoint,
@@ -148,17 +147,14 @@ class RecipeTrial(Trial):
         model = chosen.head.model(material.train_x[0].size, material.classes)
         blocks = math.ceil(_CHECKPOINTS / self.marks)
         block = math.ceil(plan.steps / (self.marks * blocks))
-        kept = run.folder / "curve.json"
-        curve: dict[str, float] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
 
-        def measure(done: int, total: int) -> None:
-            on_progress(done, total)
-            if done and (done % (block * blocks) == 0 or done == total):
-                now = Checkpoint.read(run)
-                weights = model.weights() if now is None else now.weights | (now.state.average or {})
-                curve[str(done)] = material.accuracy(chosen, weights)
-                run.write_json(kept.name, curve)
+        def score() -> float:
+            now = Checkpoint.read(run)
+            return material.accuracy(
+                chosen, model.weights() if now is None else now.weights | (now.state.average or {})
+            )
 
+        curve, measure = scored_along(run, block * blocks, score, on_progress)
         optimiser, averaging = chosen.optimiser(n, self.epsilon or 3.0), chosen.averaging(plan.steps)
         done = fit(
             plan,

@@ -4,9 +4,7 @@ They price by RDP and draw a batch in twenty parts, in which a record can come t
 and are calibrated by PLD to the ε that they report. Their figures have no numbers in the text: only ours are drawn.
 """
 
-import json
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -18,89 +16,77 @@ from sordino import models
 from sordino.budget import Ledger, noise_against_sample_rate, printed, square_root_law
 from sordino.data import PoissonSampler, load
 from sordino.features import Pixels, as_array
-from sordino.papers.declarations import declared
+from sordino.papers.declarations import Declaration, Item
 from sordino.papers.recipe_trials import RecipeTrial, settings
 from sordino.papers.records import Cell, Record, Series, percent
-from sordino.papers.tables import TrainingRow, TrainingTable, accuracy, classic_noise
-from sordino.papers.trials import Experiment, Item, Result, Say, Trial, resumed_or_restarted
+from sordino.papers.tables import TrainingRow, accuracy, classic_noise, training_record
+from sordino.papers.trials import Experiment, Result, Say, Trial, resumed_or_restarted, scored_along
 from sordino.runs import Run
 from sordino.training import LARGE_RATES, SGD, USUAL_SCALE, NetworkHead, Plan, Shifts, fit
 
-PAPER = "sampling-rates"
 _DELTA = 1e-5
-_DECLARED = declared(PAPER)
 _LONG = ("lsr-c2", "lsr-c3")
 """Trainings of 100 epochs, some six hours of one core each: a shorter one would say nothing about the paper's."""
-_OURS: dict[str, dict[str, Any]] = {
-    "lsr-m2": {"learning_rate": 3.6, "shifts": Shifts(views=1, most=1)},
-    "lsr-m3": {"epochs": 60, "shifts": Shifts(views=2, most=1)},
-}
-"""Changes of our own where the paper's settings fell short of its accuracy when first trained: item choices."""
-_EARLIER = {name: figures for name, *figures in _DECLARED["table-2"].published}
-"""Whom the paper compares with, their ε and accuracy."""
-_SIMULATED, _SEEDS = 500, 2
-_TRIED: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("lsr-m3", {}),
-    ("lsr-m3", {"epochs": 60}),
-    ("lsr-m3", {"epochs": 60, "shifts": Shifts(1, 1)}),
-    ("lsr-m3", {"epochs": 60, "shifts": Shifts(2, 1)}),
-    ("lsr-m2", {}),
-    ("lsr-m2", {"learning_rate": 3.6}),
-    ("lsr-m2", {"learning_rate": 3.6, "shifts": Shifts(1, 1)}),
-    ("lsr-f2", {}),
-    ("lsr-f2", {"learning_rate": 4.0}),
-    ("lsr-f2", {"learning_rate": 8.6}),
-    ("lsr-f2", {"shifts": Shifts(1, 1)}),
-)
-"""Changes to the settings whose accuracy lay below the paper's when first trained."""
 
 
-def _words(changes: dict[str, Any]) -> str:
+def _changes(given: dict[str, Any]) -> dict[str, Any]:
+    """Declared changes to a setting; `views` are of images moved by at most a pixel."""
+    kept = {name: value for name, value in given.items() if name != "views"}
+    return kept | ({"shifts": Shifts(given["views"], 1)} if "views" in given else {})
+
+
+def _words(given: dict[str, Any]) -> str:
     """Changes to a setting, for a row of a table."""
-    said = {what: value for what, value in changes.items() if what != "shifts"}
-    shifts: Shifts | None = changes.get("shifts")
-    moved = [] if shifts is None else [f"{shifts.views} moved view{'s' * (shifts.views > 1)}"]
-    return ", ".join([*(f"{what.replace('_', ' ')} {value}" for what, value in said.items()), *moved])
+    said = [f"{name.replace('_', ' ')} {value}" for name, value in given.items() if name != "views"]
+    views = given.get("views", 0)
+    return ", ".join([*said, f"{views} moved view{'s' * (views > 1)}"] if views else said)
 
 
-def _trial(name: str, changes: dict[str, Any] | None = None, **more: Any) -> RecipeTrial:
+def _trial(name: str, given: dict[str, Any], **more: Any) -> RecipeTrial:
     """One of the nine settings at the ε that the paper reports for it."""
-    made, changed = LARGE_RATES[name], settings(**(changes or {}))
+    made, changed = LARGE_RATES[name], settings(**_changes(given))
     return RecipeTrial(made.dataset, name, epsilon=made.epsilon, delta=_DELTA, settings=changed, **more)
 
 
-def _accuracies(item: str, names: Iterable[str]) -> TrainingTable:
-    """Tables 1 and 2: accuracy at their ε, which ours by PLD do not exceed."""
+def _accuracies(experiment: Experiment, item: Declaration) -> Record:
+    """Tables 1 and 2: accuracy at their ε, which ours by PLD do not exceed; published is whom they compare with.
 
-    def rows(experiment: Experiment) -> list[TrainingRow]:
-        found = []
-        for name in names:
-            made, (authors, epsilon, reported) = LARGE_RATES[name], _EARLIER[name]
-            before = f"{authors}: {reported} at ε={epsilon}"
-            theirs = (made.sample_rate, before, made.noise_multiplier, made.epsilon, made.accuracy)
-            versions = {name: {}, f"{name}, {_words(_OURS[name])}": _OURS[name]} if name in _OURS else {name: {}}
-            if experiment.full or name not in _LONG:
-                found += [
-                    TrainingRow((label, made.dataset, *theirs), _trial(name, changes, marks=10))
-                    for label, changes in versions.items()
-                ]
-        return found
-
-    return TrainingTable(_DECLARED[item], rows)
+    A setting may have another row, with changes of our own: where its accuracy fell short of the paper's when first
+    trained (item choices).
+    """
+    rows = []
+    for name, authors, epsilon, reported, *ours in item.published:
+        made, before = LARGE_RATES[name], f"{authors}: {reported} at ε={epsilon}"
+        theirs = (made.dataset, made.sample_rate, before, made.noise_multiplier, made.epsilon, made.accuracy)
+        if experiment.full or name not in _LONG:
+            for given in ({}, *ours):
+                label = f"{name}, {_words(given)}" if given else name
+                rows.append(TrainingRow((label, *theirs), _trial(name, given, marks=10)))
+    return training_record(experiment, item, rows)
 
 
-_CHOICES = TrainingTable(
-    _DECLARED["choices"],
-    lambda experiment: [
+def _choices(experiment: Experiment, item: Declaration) -> Record:
+    """Changes to the settings whose accuracy lay below the paper's when first trained."""
+    rows = [
         TrainingRow(
-            (name, LARGE_RATES[name].epsilon, _words(changes) or "the paper's"),
-            _trial(name, changes, validation=5000, simulated=_SIMULATED),
-            _SEEDS,
+            (name, LARGE_RATES[name].epsilon, _words(given) or "the paper's"),
+            _trial(name, given, validation=5000, simulated=500),
+            2,
         )
-        for name, changes in (_TRIED[3:4] if experiment.quick else _TRIED)
-    ],
-    measure=accuracy,
-)
+        for name, given in (item.given["tried"][3:4] if experiment.quick else item.given["tried"])
+    ]
+    return training_record(experiment, item, rows, accuracy)
+
+
+def _along_a_run(experiment: Experiment, item: Declaration) -> Record:
+    """Figure 3."""
+    rows = []
+    for name, made in LARGE_RATES.items():
+        if made.dataset != "mnist" and (experiment.full or name not in _LONG):
+            cells = (name, made.dataset, made.epsilon, made.accuracy)
+            rows.append(TrainingRow(cells, _trial(name, {}, marks=10), line=name, panel=made.dataset))
+    return training_record(experiment, item, rows, along="epsilon")
+
 
 RECORDS, BATCH, _LEARNING_RATE = 1000, 50, 0.01
 PARAMETERS = 11_330
@@ -148,18 +134,17 @@ class Descent(Trial):
         test_x, test_y = as_array(pixels(data.test.x[: self.tested])), data.test.y[: self.tested]
         head, plan = NetworkHead(models.lsr_small_cnn), self.plan
         model = head.model(x[0].size, 10)
-        kept = run.folder / "curve.json"
-        curve: dict[str, list[float]] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
 
-        def measure(done: int, total: int) -> None:
+        def score() -> list[float]:
+            of = [(x, y), (test_x, test_y)]
+            found = [head.scores(model.weights(), inputs, 10).argmax(dim=1).numpy() for inputs, _ in of]
+            return [float(np.mean(guesses == labels)) for guesses, (_, labels) in zip(found, of, strict=True)]
+
+        def on_progress(done: int, total: int) -> None:
             say(f"{self.name}: iteration {done:,} of {total:,}")
-            if done:
-                of = [(x, y), (test_x, test_y)]
-                scores = [head.scores(model.weights(), inputs, 10).argmax(dim=1).numpy() for inputs, _ in of]
-                curve[str(done)] = [float(np.mean(s == labels)) for s, (_, labels) in zip(scores, of, strict=True)]
-                run.write_json(kept.name, curve)
 
         every = math.ceil(self.iterations / self.marks)
+        curve, measure = scored_along(run, every, score, on_progress)
         fit(
             plan,
             model,
@@ -182,7 +167,7 @@ _LEVEL = 0.01
 """Shares of test records that differ by no more are called level."""
 
 
-def _generalisation(experiment: Experiment) -> Record:
+def _generalisation(experiment: Experiment, item: Declaration) -> Record:
     """Does noise help to generalise, and does it matter which?"""
     iterations = experiment.pick(2000, 10_000)
     kinds = {
@@ -196,16 +181,16 @@ def _generalisation(experiment: Experiment) -> Record:
     for label, descent in kinds.items():
         descent = descent.quick() if experiment.quick else descent
         curve = descent.run(experiment.say, experiment.store)
-        places = [float(done) for done in curve]
+        ends = []
         for panel, place in (("test", 1), ("training", 0)):
-            series.append(Series(label, places, [100 * both[place] for both in curve.values()], panel))
-        plan = descent.plan
-        end = [fmean(both[place] for both in list(curve.values())[-_LAST:]) for place in (1, 0)]
-        tests.append(end[0])
-        cost = printed(plan.epsilon(_DELTA)) if plan.private else "∞"
-        rows.append([label, descent.noise_multiplier, cost, *(percent([share]) for share in end)])
+            shares = [both[place] for both in curve.values()]
+            series.append(Series(label, [float(done) for done in curve], [100 * share for share in shares], panel))
+            ends.append(fmean(shares[-_LAST:]))
+        tests.append(ends[0])
+        cost = printed(descent.plan.epsilon(_DELTA)) if descent.plan.private else "∞"
+        rows.append([label, descent.noise_multiplier, cost, *(percent([share]) for share in ends)])
     words = {"iterations": f"{iterations:,}", "found": _as_found(*tests)}
-    return _DECLARED["figure-1"].record(experiment, rows, series, words=words)
+    return item.record(experiment, rows, series, words=words)
 
 
 def _as_found(plain: float, sampled: float, noisy: float) -> str:
@@ -214,7 +199,7 @@ def _as_found(plain: float, sampled: float, noisy: float) -> str:
     return f"here the first {'shows' if ahead else 'does not show'}, the second {'shows' if level else 'does not show'}"
 
 
-def _noise(experiment: Experiment) -> Record:
+def _noise(experiment: Experiment, item: Declaration) -> Record:
     """Noise that each rate needs for each ε."""
     epochs, most, least = 60, 15.0, 0.5
     budgets = (3.0, 10.0) if experiment.quick else (1.0, 2.0, 3.0, 5.0, 10.0, 20.0)
@@ -233,34 +218,14 @@ def _noise(experiment: Experiment) -> Record:
         rows.append([epsilon, "RDP, old", None, *theirs])
     series.append(Series("13·√q (T&B, ε=3)", rates, [13 * rate**0.5 for rate in rates], points=True))
     columns = ["ε", "accountant", "c of σ ≈ c·√q, q ≥ 0.1", *(f"q={rate:g}" for rate in rates)]
-    return _DECLARED["figure-2"].record(experiment, rows, series, columns)
+    return item.record(experiment, rows, series, columns)
 
 
-_PANELS = {"fashion-mnist": ("lsr-f1", "lsr-f2", "lsr-f3"), "cifar-10": ("lsr-c1", "lsr-c2", "lsr-c3")}
-_FIGURE_3 = TrainingTable(
-    _DECLARED["figure-3"],
-    lambda experiment: [
-        TrainingRow(
-            (name, dataset, LARGE_RATES[name].epsilon, LARGE_RATES[name].accuracy),
-            _trial(name, marks=10),
-            line=name,
-            panel=dataset,
-        )
-        for dataset, names in _PANELS.items()
-        for name in names
-        if experiment.full or name not in _LONG
-    ],
-    along="epsilon",
-    beside=(
-        Series("Papernot et al.", [2.7], [86.1], "fashion-mnist", points=True),
-        Series("Papernot et al.", [7.53], [66.2], "cifar-10", points=True),
-    ),
-)
 ITEMS: dict[str, Item] = {
-    "table-1": _accuracies("table-1", ("lsr-m3", "lsr-f3", "lsr-c3")),
-    "table-2": _accuracies("table-2", LARGE_RATES),
-    "choices": _CHOICES,
+    "table-1": _accuracies,
+    "table-2": _accuracies,
+    "choices": _choices,
     "figure-1": _generalisation,
     "figure-2": _noise,
-    "figure-3": _FIGURE_3,
+    "figure-3": _along_a_run,
 }

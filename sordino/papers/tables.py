@@ -1,10 +1,10 @@
-"""Tables of trainings as lists of rows, and noise as the papers price it.
+"""Records whose rows are trainings by recipes, and noise as the papers price it.
 
-A `TrainingTable` is an item: calling it with an experiment runs the trials of its rows and returns the record. To add a
-table, list its rows: what each says (the paper's figure among it), its trial, and under how many seeds it is run.
+An item lists its rows, what each says (the paper's figure among it), its trial, and under how many seeds it is run;
+`training_record` runs the trials and makes the record.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, log
 from statistics import mean
@@ -48,38 +48,27 @@ class TrainingRow:
     """Where the row's accuracy is a point of the line."""
 
 
-Rows = Sequence[TrainingRow] | Callable[[Experiment], Sequence[TrainingRow]]
-
-
-@dataclass(frozen=True)
-class TrainingTable:
-    """A table or figure whose rows are trainings."""
-
-    declaration: Declaration
-    rows: Rows
-    measure: Callable[[list[Result]], list[Cell]] = ours
-    """The last columns."""
-    along: str = ""
-    """"epoch" or "epsilon": each row is a line along its run."""
-    beside: tuple[Series, ...] = ()
-    """Published points to draw beside ours."""
-    words: Callable[[Experiment], dict[str, str]] = lambda experiment: {}
-    """What the texts of the declaration leave open."""
-
-    def __call__(self, experiment: Experiment) -> Record:
-        cells: list[list[Cell]] = []
-        lines: dict[tuple[str, str], Series] = {}
-        rows = self.rows(experiment) if callable(self.rows) else self.rows
-        for row in rows[:: ceil(len(rows) / _QUICK_ROWS)] if experiment.quick else rows:
-            found = experiment.repeated(row.trial, row.seeds)
-            said = [cell(found) if callable(cell) else cell for cell in row.cells]
-            cells.append([*said, *self.measure(found)])
-            if self.along:
-                lines[row.line, row.panel] = Series.along(found, row.line, row.panel, self.along)
-            elif row.x is not None:
-                line = lines.setdefault((row.line, row.panel), Series(row.line, [], [], row.panel))
-                line.add(row.x, [result["accuracy"] for result in found])
-        return self.declaration.record(experiment, cells, [*lines.values(), *self.beside], words=self.words(experiment))
+def training_record(
+    experiment: Experiment,
+    item: Declaration,
+    rows: Sequence[TrainingRow],
+    measure: Callable[[list[Result]], list[Cell]] = ours,
+    along: str = "",
+    words: Mapping[str, str] | None = None,
+) -> Record:
+    """The record of these rows: `measure` has its last columns, `along` ("epoch", "epsilon") makes each row a line."""
+    cells: list[list[Cell]] = []
+    lines: dict[tuple[str, str], Series] = {}
+    for row in rows[:: ceil(len(rows) / _QUICK_ROWS)] if experiment.quick else rows:
+        found = experiment.repeated(row.trial, row.seeds)
+        said = [cell(found) if callable(cell) else cell for cell in row.cells]
+        cells.append([*said, *measure(found)])
+        if along:
+            lines[row.line, row.panel] = Series.along(found, row.line, row.panel, along)
+        elif row.x is not None:
+            line = lines.setdefault((row.line, row.panel), Series(row.line, [], [], row.panel))
+            line.add(row.x, [result["accuracy"] for result in found])
+    return item.record(experiment, cells, list(lines.values()), words=words)
 
 
 def classic_noise(

@@ -29,8 +29,8 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from sordino.budget import write_durably
 from sordino.data import cache_folder
-from sordino.papers.records import Record
 from sordino.runs import Run, RunBusy, RunError
+from sordino.training import Progress
 
 _T = TypeVar("_T")
 _RESULT = "result.json"
@@ -180,6 +180,23 @@ def resumed_or_restarted(folder: Path, train: Callable[[Run], Result]) -> Result
         return train(Run.at(folder))
 
 
+def scored_along(run: Run, every: int, score: Callable[[], Any], on_progress: Progress) -> tuple[Result, Progress]:
+    """Scores of a training by its step, every so many steps and at its end, and what to give `fit` as `on_progress`.
+
+    They are kept in the training's folder: one that is resumed has those from before it was stopped.
+    """
+    kept = run.folder / "curve.json"
+    curve: Result = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+
+    def measure(done: int, total: int) -> None:
+        on_progress(done, total)
+        if done and (done % every == 0 or done == total):
+            curve[str(done)] = score()
+            run.write_json(kept.name, curve)
+
+    return curve, measure
+
+
 @dataclass(frozen=True)
 class Experiment:
     """How an item is reproduced: reduced to two cores and an hour, or in full, or quickly, to try it out."""
@@ -197,6 +214,10 @@ class Experiment:
     def pick(self, reduced: _T, full: _T) -> _T:
         """What is done here, or in full."""
         return full if self.full and not self.quick else reduced
+
+    def some(self, rows: Sequence[_T], count: int = 1) -> Sequence[_T]:
+        """All of them, or in the quick form the first few."""
+        return rows[:count] if self.quick else rows
 
     def seeds_of(self, reduced: int, full: int = _SEEDS) -> range:
         return range(1 if self.quick else self.seeds or self.pick(reduced, full))
@@ -233,7 +254,3 @@ class Experiment:
     def _listed(self, trial: Trial, result: Result) -> Result:
         self.ran[trial.key] = trial.listed(result)
         return result
-
-
-Item = Callable[[Experiment], Record]
-"""A table or figure of a paper."""

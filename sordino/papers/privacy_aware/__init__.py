@@ -3,19 +3,17 @@
 Ours draw Poisson batches and are calibrated by PLD; PAW prices by RDP and shuffles.
 """
 
+from sordino.papers.declarations import Item
 from sordino.papers.privacy_aware import (
     architecture_search,
     best_adult_model,
     feature_counts,
     feature_selection,
     logistic_regression,
-    network_costs,
     network_figures,
     network_tables,
     split_inputs,
 )
-from sordino.papers.privacy_aware.network_rows import PAPER
-from sordino.papers.trials import Item
 
 ITEMS: dict[str, Item] = {
     "choices": network_tables.choices,
@@ -30,16 +28,16 @@ ITEMS: dict[str, Item] = {
     "table-9": architecture_search.table_9,
     "table-10": feature_selection.table_10,
     "table-13": network_tables.table_13,
-    "table-14": network_tables.table_14,
-    "table-15": network_tables.table_15,
+    "table-14": network_tables.regression,
+    "table-15": network_tables.regression,
     "table-16": logistic_regression.table_16,
-    "table-17": network_costs.table_17,
+    "table-17": network_tables.table_17,
     "table-18": feature_counts.table_18,
     "figure-1": network_figures.figure_1,
     "figure-3": feature_counts.figure_3,
     "figure-4": feature_counts.figure_4,
     "figure-5": split_inputs.figure_5,
-    "figure-6": network_costs.figure_6,
+    "figure-6": network_figures.figure_6,
     "figure-7": network_figures.figure_7,
     "figure-8": network_figures.figure_8,
     "figure-9": network_figures.figure_9,
@@ -49,5 +47,3 @@ ITEMS: dict[str, Item] = {
     "adult-best": best_adult_model.adult_best,
     "ridges": logistic_regression.ridges,
 }
-
-__all__ = ["ITEMS", "PAPER"]

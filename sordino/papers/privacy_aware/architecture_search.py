@@ -14,9 +14,8 @@ import numpy as np
 
 from sordino.budget import Laplace, Ledger, Repeated, claimed_random_search, composed, cost, steps_for
 from sordino.data import PoissonSampler, shuffled
-from sordino.papers.declarations import declared
+from sordino.papers.declarations import Declaration
 from sordino.papers.privacy_aware.intervals import Comparison, Interval
-from sordino.papers.privacy_aware.network_rows import PAPER
 from sordino.papers.privacy_aware.network_trials import UNCLIPPED, calibrated
 from sordino.papers.privacy_aware.networks import POOLED, loaded
 from sordino.papers.records import Cell, Record
@@ -226,7 +225,7 @@ _TABLE_9 = {
 """Parameters (trained), accuracy by DP-SGD, by SGD."""
 
 
-def table_8(experiment: Experiment) -> Record:
+def table_8(experiment: Experiment, item: Declaration) -> Record:
     """PAAS, RS and MGRS at one ε of a training, and the standard workflow."""
     rows: list[list[Cell]] = []
     found: dict[str, Interval] = {}
@@ -248,7 +247,7 @@ def table_8(experiment: Experiment) -> Record:
     columns = ["workflow", "data", "paper", "ours", "parameters (trained)", "ε of the winner's training alone"]
     columns += ["paper's claimed ε of its search", "sound ε of the paper's search", "claimed ε of ours (Eq. 9)"]
     columns += ["sound ε of our whole workflow", "accountant", "paper, GPU hours", "ours, core minutes", "seeds"]
-    return declared(PAPER)["table-8"].record(
+    return item.record(
         experiment,
         rows,
         columns=columns,
@@ -261,7 +260,7 @@ def table_8(experiment: Experiment) -> Record:
     )
 
 
-def table_9(experiment: Experiment) -> Record:
+def table_9(experiment: Experiment, item: Declaration) -> Record:
     """Random search with frozen layers, without noise and with it."""
     standard = experiment.repeated(standard_workflow(experiment, "RS", _EPSILON, _SMALL), _SEEDS, _FULL_SEEDS)
     rows: list[list[Cell]] = []
@@ -287,7 +286,7 @@ def table_9(experiment: Experiment) -> Record:
     columns += ["paper, DP-SGD", "ours, DP-SGD", "paper, SGD", "ours, SGD", "ε of the winner's training alone"]
     columns += ["claimed ε of the paper's search (Eq. 9)", "sound ε of the paper's search"]
     columns += ["claimed ε of ours (Eq. 9)", "sound ε of our whole workflow", "accountant", "seeds"]
-    return declared(PAPER)["table-9"].record(experiment, rows, columns=columns, follows=said)
+    return item.record(experiment, rows, columns=columns, follows=said)
 
 
 def _length(experiment: Experiment) -> Length:

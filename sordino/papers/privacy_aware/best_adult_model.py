@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sordino.budget import Event, Gaussian, Ledger, RepeatAndSelect, calibration, composed, cost
 from sordino.data import Column, Schema, Split, set_aside
 from sordino.features import CentredOneHot, OneHot, neutral_cuts
-from sordino.papers.declarations import declared
+from sordino.papers.declarations import Declaration
 from sordino.papers.privacy_aware.feature_tables import (
     DELTA,
     RIDGE_WORDS,
@@ -26,8 +26,6 @@ from sordino.papers.privacy_aware.feature_tables import (
     streams_of,
 )
 from sordino.papers.privacy_aware.intervals import Interval
-from sordino.papers.privacy_aware.network_rows import PAPER
-from sordino.papers.privacy_aware.network_trials import some
 from sordino.papers.privacy_aware.networks import loaded
 from sordino.papers.records import Cell, Record
 from sordino.papers.trials import Experiment, Result
@@ -243,13 +241,13 @@ def candidates() -> dict[str, Learn]:
     return every | {sgd.format(rate): LinearSgd(few_binned, rate) for rate in (0.4, 1.6, 6.4)}
 
 
-def adult_best(experiment: Experiment) -> Record:
+def adult_best(experiment: Experiment, item: Declaration) -> Record:
     """What is fixed in advance or chosen within ε; and beside it the best of candidates by cross-validation."""
     rows: list[list[Cell]] = []
     said: list[str] = []
     fold_repeats, repeats = (1, 2) if experiment.quick else (_FOLD_REPEATS, _REPEATS)
     tried = dict(list(candidates().items())[-6:-2]) if experiment.quick else candidates()
-    for epsilon in some(experiment, _BUDGETS):
+    for epsilon in experiment.some(_BUDGETS):
         for name, learn in counted().items():
             result = _measure(experiment, name, learn, epsilon, repeats, False)
             which = "the answer" if name == IN_ADVANCE else "for comparison"
@@ -277,7 +275,7 @@ def adult_best(experiment: Experiment) -> Record:
             tested, which = (_mean_and_deviation(examined), "chosen") if name == best else (None, "")
             rows.append([*row, tested, result["epsilon"], result["accountant"], which])
         said.append(f"ε={epsilon:g}, {_CHOICE}: {_right(best, examined)}")
-    return declared(PAPER)["adult-best"].record(
+    return item.record(
         experiment,
         rows,
         follows=said,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sordino.budget import Composed, Gaussian, cost
 from sordino.data import PoissonSampler, Schema
 from sordino.features import OneHot
-from sordino.papers.declarations import declared
+from sordino.papers.declarations import Declaration
 from sordino.papers.privacy_aware.feature_tables import (
     DELTA,
     PURE,
@@ -32,8 +32,7 @@ from sordino.papers.privacy_aware.feature_tables import (
     streams_of,
 )
 from sordino.papers.privacy_aware.intervals import Interval, best_size, difference, line, phenomenon
-from sordino.papers.privacy_aware.network_rows import PAPER
-from sordino.papers.privacy_aware.network_trials import UNCLIPPED, best_rate, some
+from sordino.papers.privacy_aware.network_trials import UNCLIPPED, best_rate
 from sordino.papers.privacy_aware.networks import loaded
 from sordino.papers.records import Cell, Record, Series
 from sordino.papers.trials import Experiment, Result
@@ -82,15 +81,15 @@ _BREAST_CANCER = Figure(
 )
 
 
-def figure_3(experiment: Experiment) -> Record:
-    return _figure(experiment, _ADULT)
+def figure_3(experiment: Experiment, item: Declaration) -> Record:
+    return _figure(experiment, item, _ADULT)
 
 
-def figure_4(experiment: Experiment) -> Record:
-    return _figure(experiment, _BREAST_CANCER)
+def figure_4(experiment: Experiment, item: Declaration) -> Record:
+    return _figure(experiment, item, _BREAST_CANCER)
 
 
-def _figure(experiment: Experiment, figure: Figure) -> Record:
+def _figure(experiment: Experiment, item: Declaration, figure: Figure) -> Record:
     splits = range(2) if experiment.quick else range(experiment.seeds or figure.splits)
     repeats = 2 if experiment.quick else experiment.pick(figure.repeats, 1000 // len(splits))
     quick = ", quick" * experiment.quick
@@ -110,7 +109,7 @@ def _figure(experiment: Experiment, figure: Figure) -> Record:
             found.append(measured(experiment, words, partial(_plain, table, sizes)))
         plain = curve(found)
         curves: dict[float, Curve] = {}
-        for epsilon in some(experiment, figure.budgets):
+        for epsilon in experiment.some(figure.budgets):
             found = []
             for split, table in enumerate(tables):
                 words = f"{figure.table} split {split}, {regime.label}, ε={epsilon:g}, sizes {sizes}, {RIDGE_WORDS}, "
@@ -128,7 +127,7 @@ def _figure(experiment: Experiment, figure: Figure) -> Record:
             epsilon, least = figure.claim
             said.append(f"{regime.label}, ε={epsilon:g}: {claimed(curves[epsilon], least)}")
     rows.append(_row("without privacy", "∞", plain, ("–", "all features best"), None))
-    return declared(PAPER)[figure.item].record(
+    return item.record(
         experiment,
         rows,
         series=series,
@@ -245,19 +244,19 @@ _TABLE_18 = Printed(
 )
 
 
-def table_2(experiment: Experiment) -> Record:
-    return _table(experiment, TABLE_2)
+def table_2(experiment: Experiment, item: Declaration) -> Record:
+    return _table(experiment, item, TABLE_2)
 
 
-def table_18(experiment: Experiment) -> Record:
-    return _table(experiment, _TABLE_18)
+def table_18(experiment: Experiment, item: Declaration) -> Record:
+    return _table(experiment, item, _TABLE_18)
 
 
-def _table(experiment: Experiment, printed: Printed) -> Record:
+def _table(experiment: Experiment, item: Declaration, printed: Printed) -> Record:
     splits = range(2) if experiment.quick else experiment.seeds_of(printed.repeats, printed.repeats)
     rows: list[list[Cell]] = []
     said: list[str] = []
-    for place, epsilon in enumerate(some(experiment, printed.budgets)):
+    for place, epsilon in enumerate(experiment.some(printed.budgets)):
         for regime in (UNCOUNTED, WHOLE):
             every = regime.benchmark(printed.table, 0, experiment.quick).features
             sizes = [*((2,) if experiment.quick else printed.sizes), every]
@@ -280,7 +279,7 @@ def _table(experiment: Experiment, printed: Printed) -> Record:
                 row += [theirs[0], Interval.of(found[size]).percent(), theirs[1], Interval.of(plain[size]).percent()]
                 rows.append([*row, gap, rate])
             said.append(f"{regime.label}, ε={epsilon:g}: {phenomenon(found, plain)}")
-    return declared(PAPER)[printed.item].record(
+    return item.record(
         experiment,
         rows,
         follows=[*said, _frequent(printed.table, splits, experiment.quick)],

@@ -12,7 +12,7 @@ from sordino.budget import Composed, Event, Ledger, Repeated, cost
 from sordino.data import set_aside
 from sordino.features import OneHot
 from sordino.mechanisms import Streams, bound_streams, secret_from_seed
-from sordino.papers.declarations import declared
+from sordino.papers.declarations import Declaration
 from sordino.papers.privacy_aware.feature_tables import (
     DELTA,
     PURE,
@@ -27,8 +27,6 @@ from sordino.papers.privacy_aware.feature_tables import (
     over_splits,
 )
 from sordino.papers.privacy_aware.intervals import Interval, difference
-from sordino.papers.privacy_aware.network_rows import PAPER
-from sordino.papers.privacy_aware.network_trials import some
 from sordino.papers.records import Cell, Record
 from sordino.papers.trials import Experiment, Result
 from sordino.selection import (
@@ -83,9 +81,9 @@ class Effort:
 _QUICK = Effort(2, 2, 1, Breeding(20, 2), Breeding(6, 2), 3, 2, True)
 
 
-def table_10(experiment: Experiment) -> Record:
+def table_10(experiment: Experiment, item: Declaration) -> Record:
     effort = _QUICK if experiment.quick else Effort(experiment.seeds or _SPLITS, experiment.pick(_FITS, 5 * _FITS))
-    published = {method: figures for method, *figures in declared(PAPER)["table-10"].published}
+    published = {method: figures for method, *figures in item.published}
     rows: list[list[Cell]] = []
     said: list[str] = []
     seconds: dict[str, list[float]] = {}
@@ -94,7 +92,7 @@ def table_10(experiment: Experiment) -> Record:
     for regime in (PURE, WHOLE):
         over_all: dict[str, dict[float, str]] = {method: {} for method in METHODS[:-1]}
         over_random: dict[float, str] = {}
-        for place, epsilon in enumerate(some(experiment, _BUDGETS)):
+        for place, epsilon in enumerate(experiment.some(_BUDGETS)):
             found = [_one(experiment, regime, epsilon, split, effort) for split in range(effort.splits)]
             for result in found:
                 for what, taken in result["took"].items():
@@ -124,7 +122,7 @@ def table_10(experiment: Experiment) -> Record:
     first = benchmark(_TABLE, 0, effort.quick)
     frequent = mean(benchmark(_TABLE, split, effort.quick).most_frequent for split in range(effort.splits))
     times = ", ".join(f"{what} {mean(each):.2g} s" for what, each in seconds.items())
-    return declared(PAPER)["table-10"].record(
+    return item.record(
         experiment,
         rows,
         columns=[

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.papers.declarations import declared
+from sordino.papers.declarations import Declaration
 from sordino.papers.privacy_aware.feature_tables import (
     PLAIN_RIDGE,
     PURE,
@@ -24,8 +24,6 @@ from sordino.papers.privacy_aware.feature_tables import (
     measured,
 )
 from sordino.papers.privacy_aware.intervals import Interval, difference
-from sordino.papers.privacy_aware.network_rows import PAPER
-from sordino.papers.privacy_aware.network_trials import some
 from sordino.papers.records import Cell, Record
 from sordino.papers.trials import Experiment, Result
 from sordino.selection import Mask
@@ -37,14 +35,14 @@ _HARDLY_ANY = 0.01
 """A ridge with which even a capital gain, next to nothing when scaled to its bounds, gets its weight."""
 
 
-def table_16(experiment: Experiment) -> Record:
+def table_16(experiment: Experiment, item: Declaration) -> Record:
     """Adult with its categories dropped, and one-hot encoded."""
     rows: list[list[Cell]] = []
     said: list[str] = []
     repeats = {way: 3 if experiment.quick else experiment.pick(count, 1000) for way, count in _FITS.items()}
     for regime, promise in _PROMISES.items():
         verdicts = []
-        for epsilon, *theirs in some(experiment, declared(PAPER)["table-16"].published):
+        for epsilon, *theirs in experiment.some(item.published):
             row: list[Cell] = [promise, epsilon]
             found = []
             for way, paper in zip(_FITS, theirs, strict=True):
@@ -63,7 +61,7 @@ def table_16(experiment: Experiment) -> Record:
         plainly[ridge] = few
         promise = f"without privacy, ridge {ridge:g}"
         rows.append([promise, None, papers[0], f"{few:.2f}", None, papers[1], f"{every:.2f}", None, every - few])
-    return declared(PAPER)["table-16"].record(
+    return item.record(
         experiment,
         rows,
         follows=said,
@@ -151,9 +149,9 @@ def planted(records: int, seed: int) -> Planted:
     return Planted(x, (rng.logistic(size=records) < signal - threshold).astype(np.int64), attributes)
 
 
-def ridges(experiment: Experiment) -> Record:
+def ridges(experiment: Experiment, item: Declaration) -> Record:
     """The multiple of the noise that loses least beside the best of the grid, over many made-up tables and budgets."""
-    sizes, budgets = some(experiment, _RECORDS), some(experiment, _BUDGETS)
+    sizes, budgets = experiment.some(_RECORDS), experiment.some(_BUDGETS)
     tables, repeats, multiples = (2, 2, _MULTIPLES[2:4]) if experiment.quick else (_TABLES, _REPEATS, _MULTIPLES)
     lost: dict[Regime, dict[float, list[float]]] = {regime: {m: [] for m in multiples} for regime in _PROMISES}
     for regime, n, number, epsilon in product(_PROMISES, sizes, range(tables), budgets):
@@ -170,7 +168,7 @@ def ridges(experiment: Experiment) -> Record:
     for multiple, values in both.items():
         each = [Interval.of(found[multiple]).percent() for found in lost.values()]
         rows.append([multiple, *each, Interval.of(values).percent(), 100 * max(values)])
-    return declared(PAPER)["ridges"].record(
+    return item.record(
         experiment,
         rows,
         columns=[

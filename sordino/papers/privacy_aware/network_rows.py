@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Self
 
-from sordino.papers.declarations import declared
+from sordino.papers.declarations import Declaration
 from sordino.papers.privacy_aware.intervals import Interval, Scored
 from sordino.papers.privacy_aware.network_trials import UNCLIPPED, NetworkTrial, repeated, tuned
 from sordino.papers.privacy_aware.networks import NETWORKS
 from sordino.papers.records import Cell, Record, Series
-from sordino.papers.trials import Experiment
-
-PAPER = "privacy-aware"
+from sordino.papers.trials import Experiment, Result
 
 
 @dataclass(frozen=True)
@@ -54,14 +52,22 @@ SHORT_FCN = Setting(250, 20, (0.5, 1.0, 2.0), 20)
 FULL_CNN = Setting(100, 300, (0.05,), 30)
 SHORT_CNN = Setting(250, 2, (1.0, 2.0, 4.0), 2)
 """A training so much shorter than PAW's needs larger rates: at 0.5 SVHN's networks do not leave their start."""
-FULL_RNN = Setting(100, 50, (0.1, 0.2, 0.5), 20, plain_rate=5e-3)
-SHORT_RNN = Setting(100, 10, (0.5, 1.0, 2.0), 10, plain_rate=5e-3)
-"""PAW gives none for LSTMs: these were tried on a tenth of the training messages, held out, with the small LSTM."""
+RWT_FCN, RWT_CNN, RWT_RNN = "MNIST FCN complex", "MNIST CNN of RWT", "SMS RNN STW"
+RWT_SHORT = {
+    RWT_FCN: Setting(250, 3, (1.0, 2.0, 4.0), 3),
+    RWT_CNN: Setting(500, 1, (1.0, 2.0, 4.0), 1),
+    RWT_RNN: Setting(100, 10, (1.0, 2.0), 10),
+}
+RWT_FULL = {
+    RWT_FCN: Setting(100, 500, (0.05, 0.1, 0.2), 20),
+    RWT_CNN: Setting(250, 200, (0.05, 0.1, 0.25), 20),
+    RWT_RNN: Setting(100, 50, (0.1, 0.2, 0.5), 20),
+}
 
 
 @dataclass(frozen=True)
 class NetworkRow:
-    """A network at a budget (or, with None, at the noise given), and the paper's accuracies in per cent."""
+    """A network at a budget (or, with None, at the noise given), the paper's accuracies in per cent, and ours."""
 
     network: str
     epsilon: float | None
@@ -73,23 +79,17 @@ class NetworkRow:
     noise_multiplier: float | None = None
     more: Mapping[str, Cell] = field(default_factory=dict)
     """Cells of further columns, or other content of the usual ones."""
+    results: Sequence[Result] = ()
+    """For each seed."""
+    plain_results: Sequence[Result] = ()
 
-    def train(self, experiment: Experiment, plain: bool = False) -> "Trained":
+    def trained(self, experiment: Experiment, plain: bool = False) -> Self:
         """Tuned on held-out records, then trained under each seed; on request without noise as well."""
         setting = self.setting
         trial = setting.private(self.network, self.epsilon, self.noise_multiplier)
         trial = tuned(experiment, trial, setting.rates, setting.tuning_seeds)
         without = repeated(experiment, setting.plain(self.network), setting.seeds) if plain else []
-        return Trained(self, repeated(experiment, trial, setting.seeds), without)
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A row and the results of its trainings, one for each seed."""
-
-    row: NetworkRow
-    results: list[dict[str, Any]]
-    plain_results: list[dict[str, Any]]
+        return replace(self, results=repeated(experiment, trial, setting.seeds), plain_results=without)
 
     @property
     def private(self) -> Interval:
@@ -101,45 +101,43 @@ class Trained:
 
     def cells(self, columns: Sequence[str]) -> list[Cell]:
         """The content of these columns."""
-        row, first, ours = self.row, self.results[0], self.private.percent()
-        whole, trained = NETWORKS[row.network].counts
+        first, ours = self.results[0], self.private.percent()
+        whole, trained = NETWORKS[self.network].counts
         known: dict[str, Cell] = {
-            "network": row.network,
-            "model": row.network,
+            "network": self.network,
+            "model": self.network,
             "parameters": whole,
             "trained": trained,
             "parameters (trained)": f"{whole:,} ({trained:,})",
-            "ε": row.epsilon,
-            "paper's ε": row.epsilon,
-            "paper": row.paper,
+            "ε": self.epsilon,
+            "paper's ε": self.epsilon,
+            "paper": self.paper,
             "ours": ours,
-            "paper, DP-SGD": row.paper,
+            "paper, DP-SGD": self.paper,
             "ours, DP-SGD": ours,
-            "paper, SGD": row.paper_plain,
+            "paper, SGD": self.paper_plain,
             "ours, SGD": self.plain.percent() if self.plain_results else None,
             "ε spent": None if first["epsilon"] is None else float(first["epsilon"]),
             "σ": float(first["plan"]["noise_multiplier"]),
             "rate": float(first["learning_rate"]),
             "seeds": len(self.results),
         }
-        return [(known | dict(row.more))[column] for column in columns]
+        return [(known | dict(self.more))[column] for column in columns]
 
 
 def network_record(
     experiment: Experiment,
-    item: str,
-    trained: Sequence[Trained],
+    item: Declaration,
+    trained: Sequence[NetworkRow],
     follows: Sequence[str],
     words: Mapping[str, str] | None = None,
     series: Sequence[Series] = (),
 ) -> Record:
     """The record of an item whose rows are trainings, in the columns that are declared."""
-    declaration = declared(PAPER)[item]
-    cells = [each.cells(declaration.columns) for each in trained]
-    return declaration.record(experiment, cells, series, follows=follows, words=words)
+    return item.record(experiment, [row.cells(item.columns) for row in trained], series, follows=follows, words=words)
 
 
-def scores_by_epsilon(trained: Sequence[Trained], network: str) -> Scored:
+def scores_by_epsilon(trained: Sequence[NetworkRow], network: str) -> Scored:
     """Every seed's score at each ε of one network."""
-    own = [each for each in trained if each.row.network == network]
-    return {float(each.row.epsilon or 0): [result["score"] for result in each.results] for each in own}
+    own = [row for row in trained if row.network == network]
+    return {float(row.epsilon or 0): [result["score"] for result in row.results] for row in own}

@@ -1,6 +1,5 @@
 """Trainings of PAW's networks: frozen values with stored results, learning rates tuned on held-out records."""
 
-import json
 import math
 import shutil
 import time
@@ -9,27 +8,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import mean
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from sordino.budget import Ledger, Repeated, calibration, cost
 from sordino.data import PoissonSampler
 from sordino.papers.privacy_aware.networks import NETWORKS, TRAINING_RECORDS, parts_of
-from sordino.papers.trials import Experiment, Result, Say, Trial
+from sordino.papers.trials import Experiment, Result, Say, Trial, scored_along
 from sordino.runs import Run, RunBusy, RunError
-from sordino.training import (
-    SGD,
-    Adam,
-    Optimiser,
-    Plan,
-    Steps,
-    fitting,
-    gains_by_company,
-    side_by_side,
-)
+from sordino.training import SGD, Adam, Plan, Steps, fitting, gains_by_company, side_by_side
 
-_T = TypeVar("_T")
 _BLOCKS = 10
 UNCLIPPED = 1e6
 """A clip that no gradient reaches: plain SGD by the same code."""
@@ -108,26 +97,23 @@ class NetworkTrial(Trial):
         between = math.ceil(plan.steps / self.marks)
         block = math.ceil(between * self.marks / max(_BLOCKS, self.marks))
         between = block * math.ceil(between / block)  # marks fall on checkpoints
-        kept_curve = run.folder / "curve.json"
-        curve: dict[str, float] = json.loads(kept_curve.read_text(encoding="utf-8")) if kept_curve.exists() else {}
 
-        def measure(done: int, total: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             say(f"{self}: step {done:,} of {total:,}")
-            if done and (done % between == 0 or done == total):
-                curve[str(done)] = network.score(model.model, parts.examined_x, parts.examined_y)
-                run.write_json(kept_curve.name, curve)
 
-        optimiser: Optimiser = Adam(self.learning_rate) if self.adam else SGD(self.learning_rate)
+        def score() -> float:
+            return network.score(model.model, parts.examined_x, parts.examined_y)
+
+        curve, measure = scored_along(run, between, score, on_progress)
         if self.epsilon is None:
             ledger = Ledger(path=run.ledger)
         else:
-            planned = [(plan.event, "training", "train")]
-            ledger = Ledger(self.epsilon, self.delta, path=run.ledger, planned=planned)
+            ledger = Ledger(self.epsilon, self.delta, path=run.ledger, planned=[(plan.event, "training", "train")])
         fitted = yield from fitting(
             plan,
             model,
             (parts.x, parts.y),
-            optimiser=optimiser,
+            optimiser=Adam(self.learning_rate) if self.adam else SGD(self.learning_rate),
             ledger=ledger,
             run=run,
             seed=self.seed,
@@ -187,11 +173,6 @@ def run_all(experiment: Experiment, trials: Sequence[NetworkTrial]) -> list[Resu
 def repeated(experiment: Experiment, trial: NetworkTrial, seeds: int) -> list[Result]:
     """The trial under so many seeds."""
     return run_all(experiment, [replace(trial, seed=seed) for seed in experiment.seeds_of(seeds, seeds)])
-
-
-def some(experiment: Experiment, rows: Sequence[_T], count: int = 1) -> Sequence[_T]:
-    """All of them, or the first few in the quick form."""
-    return rows[:count] if experiment.quick else rows
 
 
 _HELD_OUT, _MOST_HELD_OUT = 0.1, 5000

@@ -200,22 +200,6 @@ def _both(name: str, network: Network) -> dict[str, Network]:
     return {name: network, f"{name}{RWT}": last}
 
 
-def width_name(width: int) -> str:
-    return f"SVHN FCN {width}"
-
-
-def depth_name(depth: int) -> str:
-    return f"SVHN FCN {depth}×128"
-
-
-def regression_name(layers: int, units: int) -> str:
-    return f"medical FCN {layers}×{units}"
-
-
-def size_name(*hidden: int) -> str:
-    return f"MNIST FCN {'-'.join(map(str, hidden))}"
-
-
 TRAINING_RECORDS = {
     "mnist": 60_000,
     "fashion-mnist": 60_000,
@@ -226,10 +210,12 @@ TRAINING_RECORDS = {
     "medical-cost": 1000,
 }
 """In PAW's parts of each dataset."""
-SIZES = ((4,), (16,), (64,), (128,), (512,), (2048,), (2048, 256, 64))
-"""Hidden layers of Figure 1, which PAW does not give; the last is the complex network of its Figure 6."""
-WIDTHS, DEPTHS = (4, 32, 128, 512, 2048), (1, 2, 4, 8, 12)
-LAYERS, UNITS = (2, 6, 12), (10, 30, 60, 120)
+_HIDDEN = ((4,), (16,), (64,), (128,), (512,), (2048,), (2048, 256, 64))
+"""Of Figure 1, which PAW does not give; the last is the complex network of its Figure 6."""
+SIZES = {f"MNIST FCN {'-'.join(map(str, hidden))}": hidden for hidden in _HIDDEN}
+WIDTHS = {f"SVHN FCN {width}": width for width in (4, 32, 128, 512, 2048)}
+DEPTHS = {f"SVHN FCN {depth}×128": depth for depth in (1, 2, 4, 8, 12)}
+REGRESSIONS = {f"medical FCN {layers}×{units}": (layers, units) for layers in (2, 6, 12) for units in (10, 30, 60, 120)}
 NETWORKS: dict[str, Network] = {
     "CIFAR-10 CNN STW": _cnn("cifar-10", 3, 32, (48, 96), 512),
     "CIFAR-10 CNN PAW": _cnn("cifar-10", 3, 32, (16, 32, 48), 512),
@@ -256,14 +242,11 @@ NETWORKS: dict[str, Network] = {
     **_both("MNIST CNN of RWT", Network("mnist", PLANES, models.rwt_cnn, closed_form=False)),
     **_both("SMS RNN STW", _rnn(256, 512)),
     "SMS RNN PAW": _rnn(4, 16),
-    **{size_name(*hidden): _fcn("mnist", POOLED, 64, *hidden, 10) for hidden in SIZES},
-    **{width_name(width): _fcn("svhn", PRINCIPAL, COMPONENTS, width, 10) for width in WIDTHS},
-    **{depth_name(depth): _fcn("svhn", PRINCIPAL, COMPONENTS, *[128] * depth, 10) for depth in DEPTHS},
+    **{name: _fcn("mnist", POOLED, 64, *hidden, 10) for name, hidden in SIZES.items()},
+    **{name: _fcn("svhn", PRINCIPAL, COMPONENTS, width, 10) for name, width in WIDTHS.items()},
+    **{name: _fcn("svhn", PRINCIPAL, COMPONENTS, *[128] * depth, 10) for name, depth in DEPTHS.items()},
     **{
-        regression_name(layers, units): Network(
-            "medical-cost", ATTRIBUTES, partial(models.dense, 6, *[units] * layers, 1), regression=True
-        )
-        for layers in LAYERS
-        for units in UNITS
+        name: Network("medical-cost", ATTRIBUTES, partial(models.dense, 6, *[units] * layers, 1), regression=True)
+        for name, (layers, units) in REGRESSIONS.items()
     },
 }

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from sordino import models
 from sordino.budget import Ledger
 from sordino.data import PoissonSampler
-from sordino.papers.declarations import declared
+from sordino.papers.declarations import Declaration
 from sordino.papers.privacy_aware.intervals import Interval, line
-from sordino.papers.privacy_aware.network_rows import PAPER
-from sordino.papers.privacy_aware.network_trials import UNCLIPPED, calibrated, some
+from sordino.papers.privacy_aware.network_trials import UNCLIPPED, calibrated
 from sordino.papers.records import Cell, Record, Series
 from sordino.papers.trials import Experiment, Result, Say, Trial
 from sordino.runs import Run
@@ -106,11 +105,11 @@ class SplitInputs(Trial):
 
 
 def _results(experiment: Experiment) -> dict[int, list[Result]]:
-    sizes = list(reversed(some(experiment, list(TABLE_3), 2)))
+    sizes = list(reversed(experiment.some(list(TABLE_3), 2)))
     return {size: experiment.repeated(SplitInputs(size), _REPEATS, _THEIR_REPEATS) for size in sizes}
 
 
-def table_3(experiment: Experiment) -> Record:
+def table_3(experiment: Experiment, item: Declaration) -> Record:
     """Accuracy of the same task at each input size."""
     found = _results(experiment)
     rows: list[list[Cell]] = []
@@ -123,7 +122,7 @@ def table_3(experiment: Experiment) -> Record:
     pairs = [(sizes[0], sizes[-1]), *pairwise(sizes)]
     said = {None: "one repeat cannot tell", True: "intervals apart", False: "not shown"}
     steps = [f"{few} above {many}: {said[noisy[few].above(noisy[many])]}" for many, few in pairs]
-    return declared(PAPER)["table-3"].record(
+    return item.record(
         experiment,
         rows,
         follows=[f"Whether fewer inputs are better under noise: {'; '.join(steps)}"],
@@ -131,7 +130,7 @@ def table_3(experiment: Experiment) -> Record:
     )
 
 
-def figure_5(experiment: Experiment) -> Record:
+def figure_5(experiment: Experiment, item: Declaration) -> Record:
     """How far the noisy weights are from the plain ones, epoch by epoch."""
     series: list[Series] = []
     rows: list[list[Cell]] = []
@@ -139,6 +138,6 @@ def figure_5(experiment: Experiment) -> Record:
         way = [Interval.of(at) for at in zip(*(result["distances"] for result in results), strict=True)]
         series.append(line(f"{size} inputs", [(1.0 + place, at) for place, at in enumerate(way)], scale=1))
         rows.append([size, way[0].plain(), way[len(way) // 2].plain(), way[-1].plain(), len(results)])
-    return declared(PAPER)["figure-5"].record(
+    return item.record(
         experiment, rows, series=series, words={"here": f"{_REPEATS} repeats in place of {_THEIR_REPEATS}"}
     )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sordino import models
 from sordino.data import Split, load
 from sordino.features import Feature, Pixels, WordVectors
-from sordino.papers.declarations import declared
+from sordino.papers.declarations import Declaration
 from sordino.papers.records import Cell, Record, Series, percent
 from sordino.papers.trials import Experiment, Result, Say, Trial
 from sordino.training import NoisyTraining, train_noisy
@@ -158,7 +158,6 @@ _SIZES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ag-news": ({"epochs": 8, "batch": 64}, {"epochs": 25, "batch": 64}),
 }
 _TINY: dict[str, Any] = {"epochs": 1, "looks": 2, "records": 64, "test": 30, "width": 2}
-_DECLARED = declared("weight-distributions")
 
 
 def trial_of(experiment: Experiment, subject: str, deviation: float) -> NoisyWeightsTrial:
@@ -166,27 +165,19 @@ def trial_of(experiment: Experiment, subject: str, deviation: float) -> NoisyWei
     return NoisyWeightsTrial(subject, deviation, **_TINY if experiment.quick else experiment.pick(reduced, full))
 
 
-@dataclass(frozen=True)
-class NoisyTable:
-    """Networks at noisy weights: published for each are accuracies, in the order of `DEVIATIONS`."""
-
-    item: str
-
-    def __call__(self, experiment: Experiment) -> Record:
-        rows: list[list[Cell]] = []
-        for subject, *theirs in _DECLARED[self.item].published:
-            for deviation, paper in zip(DEVIATIONS, theirs, strict=True):
-                found = experiment.repeated(trial_of(experiment, subject, deviation), 1, _RUNS)
-                ours, means = (percent(result[name] for result in found) for name in ("accuracy", "means"))
-                loss, minutes = (mean(result[name] for result in found) for name in ("loss", "seconds"))
-                rows.append([subject, deviation, paper, ours, means, float(loss), len(found), f"{minutes / 60:.1f}"])
-        return _DECLARED[self.item].record(experiment, rows)
+def table(experiment: Experiment, item: Declaration) -> Record:
+    """Tables 1 to 3: published for each network are accuracies, in the order of `DEVIATIONS`."""
+    rows: list[list[Cell]] = []
+    for subject, *theirs in item.published:
+        for deviation, paper in zip(DEVIATIONS, theirs, strict=True):
+            found = experiment.repeated(trial_of(experiment, subject, deviation), 1, _RUNS)
+            ours, means = (percent(result[name] for result in found) for name in ("accuracy", "means"))
+            loss, minutes = (mean(result[name] for result in found) for name in ("loss", "seconds"))
+            rows.append([subject, deviation, paper, ours, means, float(loss), len(found), f"{minutes / 60:.1f}"])
+    return item.record(experiment, rows)
 
 
-TABLE_1, TABLE_2, TABLE_3 = map(NoisyTable, ("table-1", "table-2", "table-3"))
-
-
-def figure_1(experiment: Experiment) -> Record:
+def figure_1(experiment: Experiment, item: Declaration) -> Record:
     """How fast networks with batch norm learn at noisy weights: the runs of Tables 1 and 2."""
     series: list[Series] = []
     rows: list[list[Cell]] = []
@@ -196,4 +187,4 @@ def figure_1(experiment: Experiment) -> Record:
             line = Series.along(found, f"σ={deviation:g}", panel, "epoch")
             series.append(line)
             rows.append([subject, deviation, line.x[-1], line.y[0], max(line.y), line.y[-1]])
-    return _DECLARED["figure-1"].record(experiment, rows, series)
+    return item.record(experiment, rows, series)

@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from sordino.data import load
-from sordino.papers.declarations import declared
+from sordino.papers.declarations import Declaration, declared
 from sordino.papers.records import Cell, Record, percent
 from sordino.papers.trials import Experiment, Result
 from sordino.papers.weight_distributions.plans import DELTA, DpsgdSettings, PaperSettings, PlanAudit, SoundSettings
@@ -196,18 +196,17 @@ def _row(
 class PricedTable:
     """One of the tables, reduced and in full."""
 
-    item: str
     published: Published
     full: Extent
     reduced: Extent
     words: Callable[[], dict[str, str]] = lambda: {}
     """What the texts of the declaration leave open."""
 
-    def __call__(self, experiment: Experiment) -> Record:
+    def __call__(self, experiment: Experiment, item: Declaration) -> Record:
         made = self.rows(experiment)
         made.fill()
         follows = made.what_follows()
-        return _DECLARED[self.item].record(experiment, made.rows, follows=follows, words=self.words())
+        return item.record(experiment, made.rows, follows=follows, words=self.words())
 
     def rows(self, experiment: Experiment) -> Rows:
         extent = experiment.pick(self.reduced, self.full)
@@ -256,7 +255,6 @@ def _public() -> str:
 
 
 TABLE_4 = PricedTable(
-    "table-4",
     published=_MNIST,
     full=_FULL_MNIST,
     reduced=Extent(
@@ -269,7 +267,6 @@ TABLE_4 = PricedTable(
 )
 _RESNETS = tuple(f"{name}{way}" for name in ("ResNet-18", "VGG-16", "Fast-CIFAR-ResNet") for way in (AS_WRITTEN, APART))
 TABLE_5 = PricedTable(
-    "table-5",
     published=_CIFAR,
     full=Extent(
         Part(("TF-tutorial",), _CIFAR.settings, _CIFAR.epsilons),
@@ -287,7 +284,6 @@ TABLE_5 = PricedTable(
 )
 _LSTMS = ("BiLSTM-DL", "LN-BiLSTM-DL")
 TABLE_6 = PricedTable(
-    "table-6",
     published=_NEWS,
     full=Extent(Part(_LSTMS, _NEWS.settings, _NEWS.epsilons), _LSTMS, DpsgdSettings(20, 40, 4.0)),
     reduced=Extent(Part(_LSTMS, _NEWS.settings, (3, 0.5, 0.05)), _LSTMS, DpsgdSettings(20, 10, 4.0)),

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from sordino.budget import Composed, Ledger, RepeatAndSelect, Repeated, claimed_random_search, cost
 from sordino.data.samplers import PoissonSampler
+from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware import architecture_search
 from sordino.papers.privacy_aware.architecture_search import (
     Length,
@@ -247,7 +248,7 @@ def test_a_table_keeps_the_last_training_apart_from_the_whole_workflow(
 
     monkeypatch.setattr(SearchWorkflow, "compute", compute)
     experiment = Experiment(quick=True, store=TrialStore(tmp_path))
-    record = table_9(experiment)
+    record = table_9(experiment, declared("privacy-aware")["table-9"])
     assert [row[0] for row in record.rows] == ["STW", "PAW"] * 2
     sound = [row[record.columns.index("sound ε of our whole workflow")] for row in record.rows]
     assert sound == ["∞", pytest.approx(6.33), "∞", pytest.approx(1.023)]

@@ -9,6 +9,7 @@ import pytest
 from sordino.budget import Composed, RepeatAndSelect, Repeated, cost
 from sordino.data.schema import Schema
 from sordino.features import neutral_cuts
+from sordino.papers.declarations import declared
 from sordino.papers.privacy_aware import best_adult_model, feature_counts, feature_selection, logistic_regression
 from sordino.papers.privacy_aware.feature_counts import claimed
 from sordino.papers.privacy_aware.feature_selection import charged_search
@@ -181,7 +182,7 @@ def test_the_best_model_is_chosen_by_held_out_records(monkeypatch: pytest.Monkey
         return {"accuracies": [0.8 + 0.1 * good, 0.81 + 0.1 * good], "epsilon": epsilon, "accountant": "pld"}
 
     monkeypatch.setattr(best_adult_model, "_measure", measure)
-    record = best_adult_model.adult_best(Experiment())
+    record = best_adult_model.adult_best(Experiment(), declared("privacy-aware")["adult-best"])
     chosen = [row[2] for row in record.rows if row[-1] == "chosen"]
     assert chosen == ["logistic, all columns, centred, numbers in bins"] * 2
     assert {name for name, validate in asked if not validate} == {*best_adult_model.counted(), chosen[0]}

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.papers.privacy_aware import network_figures, network_rows, network_tables, network_trials
+from sordino.papers.declarations import declared
+from sordino.papers.privacy_aware import ITEMS, network_rows, network_tables, network_trials
 from sordino.papers.privacy_aware.intervals import Interval
-from sordino.papers.privacy_aware.network_costs import first_step, fitted
+from sordino.papers.privacy_aware.network_figures import first_step, fitted
 from sordino.papers.privacy_aware.network_trials import NetworkTrial
 from sordino.papers.privacy_aware.networks import NETWORKS, RWT
 from sordino.papers.trials import Experiment
@@ -35,8 +36,8 @@ def test_a_figure_of_crossovers_has_seeds_enough_for_intervals(monkeypatch: pyte
 
     monkeypatch.setattr(network_rows, "repeated", repeated)
     monkeypatch.setattr(network_trials, "tune_rate", lambda experiment, trial, rates, seeds: (rates[0], {}))
-    for item in (network_figures.figure_7, network_figures.figure_8, network_figures.figure_10):
-        record = item(Experiment())
+    for name in ("figure-7", "figure-8", "figure-10"):
+        record = ITEMS[name](Experiment(), declared("privacy-aware")[name])
         assert "crossover at ε of" in record.notes[0]
         assert "95% interval" in record.notes[0]
     assert set(asked) == {5}

@@ -10,7 +10,7 @@ import torch
 
 from sordino.budget import Ledger, cost
 from sordino.papers.privacy_aware import network_trials
-from sordino.papers.privacy_aware.network_costs import price
+from sordino.papers.privacy_aware.network_figures import price
 from sordino.papers.privacy_aware.network_trials import (
     UNCLIPPED,
     NetworkTrial,

@@ -13,7 +13,6 @@ from sordino.papers.privacy_aware.networks import (
     VOCABULARY,
     parts_of,
     principal_components,
-    regression_name,
 )
 
 COUNTS = {
@@ -36,8 +35,8 @@ COUNTS = {
     "MNIST FCN simple": 435_402,
     "SMS RNN STW": 496_978,
     "SMS RNN PAW": 50_994,
-    regression_name(6, 120): 73_561,
-    regression_name(12, 60): 40_741,
+    "medical FCN 6×120": 73_561,
+    "medical FCN 12×60": 40_741,
 }
 
 

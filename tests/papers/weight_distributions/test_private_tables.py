@@ -66,7 +66,7 @@ def _rows(monkeypatch: pytest.MonkeyPatch, table: PricedTable, experiment: Exper
     monkeypatch.setattr(DpsgdSettings, "plan", lambda self, n, epsilon: Plan(PoissonSampler(n, 10), 0.1, 1.0, 5))
     rows = table.rows(experiment)
     rows.fill()
-    assert table(experiment).rows == rows.rows
+    assert table(experiment, declared("weight-distributions")["table-4"]).rows == rows.rows
     return rows
 
 
