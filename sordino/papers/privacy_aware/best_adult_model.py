@@ -251,18 +251,8 @@ def adult_best(experiment: Experiment, item: Declaration) -> Record:
         for name, learn in counted().items():
             result = _measure(experiment, name, learn, epsilon, repeats, False)
             which = "the answer" if name == IN_ADVANCE else "for comparison"
-            rows.append(
-                [
-                    epsilon,
-                    _WHOLE,
-                    name,
-                    None,
-                    _mean_and_deviation(result),
-                    result["epsilon"],
-                    result["accountant"],
-                    which,
-                ]
-            )
+            row: list[Cell] = [epsilon, _WHOLE, name, None, _mean_and_deviation(result)]
+            rows.append([*row, result["epsilon"], result["accountant"], which])
             if name == IN_ADVANCE:
                 said.append(f"ε={epsilon:g}, {_WHOLE}: {_right(name, result)}")
         validated = {
@@ -271,7 +261,7 @@ def adult_best(experiment: Experiment, item: Declaration) -> Record:
         best = max(validated, key=lambda name: mean(validated[name]["accuracies"]))
         examined = _measure(experiment, best, tried[best], epsilon, repeats, False)
         for name, result in validated.items():
-            row: list[Cell] = [epsilon, _CHOICE, name, Interval.of(result["accuracies"]).percent()]
+            row = [epsilon, _CHOICE, name, Interval.of(result["accuracies"]).percent()]
             tested, which = (_mean_and_deviation(examined), "chosen") if name == best else (None, "")
             rows.append([*row, tested, result["epsilon"], result["accountant"], which])
         said.append(f"ε={epsilon:g}, {_CHOICE}: {_right(best, examined)}")
@@ -298,9 +288,9 @@ def _right(name: str, result: Result) -> str:
 
 def _measure(experiment: Experiment, name: str, learn: Learn, epsilon: float, repeats: int, validate: bool) -> Result:
     where = f"{_FOLDS} folds" if validate else "test"
-    words = f"adult: {name}, {RIDGE_WORDS}, ε={epsilon:g}, {where}, {repeats} repeats{', quick' * experiment.quick}"
+    words = f"adult: {name}, {RIDGE_WORDS}, ε={epsilon:g}, {where}, {repeats} repeats"
 
-    def compute() -> Result:
+    def compute(words: str) -> Result:
         train, test = _parts(experiment.quick)
         if not validate:
             return learn(train, test, epsilon, repeats, words)

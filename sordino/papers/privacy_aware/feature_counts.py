@@ -24,6 +24,7 @@ from sordino.papers.privacy_aware.feature_tables import (
     Regime,
     benchmark,
     budgeted,
+    frequent,
     generator_of,
     linear_accuracy,
     measured,
@@ -41,107 +42,59 @@ from sordino.training import SGD, Adam, Plan
 
 Curve = dict[int, list[float]]
 """For each number of features the accuracy on each split."""
+_UNSAID = ("–", "–")
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A table of PAW, the numbers of features and budgets to try, and how often."""
+def figure(experiment: Experiment, item: Declaration) -> Record:
+    """Figures 3 and 4, by logistic regression: published are an ε, the best subset and all features there.
 
-    item: str
-    table: str
-    sizes: tuple[int, ...]
-    budgets: tuple[float, ...]
-    splits: int
-    repeats: int
-    """On each split."""
-    theirs: dict[float, tuple[str, str]]
-    """What the paper's text says of a budget: of the best subset, and of all features."""
-    claim: tuple[float, float] | None = None
-    """A budget and the accuracy that the best subset should have there, and more than all features."""
-
-
-_ADULT = Figure(
-    "figure-3",
-    "adult",
-    (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 30, 45, 60, 80),
-    (0.1, 0.5, 1.0, 5.0, 10.0, 20.0),
-    4,
-    20,
-    {0.1: ("78.58 (5 features)", "70.86")},
-    (0.1, 0.786),
-)
-_BREAST_CANCER = Figure(
-    "figure-4",
-    "breast-cancer",
-    (1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 15, 20, 25, 30, 35, 40),
-    (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0),
-    20,
-    20,
-    {0.5: ("best with 1 feature", "–"), 1.0: ("best with 1 feature", "–"), 5.0: ("best with 11 features", "–")},
-)
-
-
-def figure_3(experiment: Experiment, item: Declaration) -> Record:
-    return _figure(experiment, item, _ADULT)
-
-
-def figure_4(experiment: Experiment, item: Declaration) -> Record:
-    return _figure(experiment, item, _BREAST_CANCER)
-
-
-def _figure(experiment: Experiment, item: Declaration, figure: Figure) -> Record:
-    splits = range(2) if experiment.quick else range(experiment.seeds or figure.splits)
-    repeats = 2 if experiment.quick else experiment.pick(figure.repeats, 1000 // len(splits))
-    quick = ", quick" * experiment.quick
+    Given are the table, the numbers of features and the budgets to try, how often on each split, and perhaps a claim: a
+    budget and the accuracy that the best subset should have there, and more than all features.
+    """
+    name = item.given["table"]
+    splits = range(2) if experiment.quick else range(experiment.seeds or item.given["splits"])
+    repeats = 2 if experiment.quick else experiment.pick(item.given["repeats"], 1000 // len(splits))
+    published = {epsilon: tuple(theirs) for epsilon, *theirs in item.published}
     rows: list[list[Cell]] = []
     series: list[Series] = []
     said: list[str] = []
     for regime in REGIMES:
-        tables = [regime.benchmark(figure.table, split, experiment.quick) for split in splits]
-        sizes = (*((1, 4) if experiment.quick else figure.sizes), tables[0].features)
+        tables = [regime.benchmark(name, split, experiment.quick) for split in splits]
+        sizes = (*((1, 4) if experiment.quick else item.given["sizes"]), tables[0].features)
 
         def curve(results: Sequence[Result], sizes: tuple[int, ...] = sizes) -> Curve:
             return {size: [result["accuracy"][str(size)] for result in results] for size in sizes}
 
         found = []
         for split, table in enumerate(tables):
-            words = f"{figure.table} split {split} without privacy, sizes {sizes}{quick}"
+            words = f"{name} split {split} without privacy, sizes {sizes}"
             found.append(measured(experiment, words, partial(_plain, table, sizes)))
         plain = curve(found)
         curves: dict[float, Curve] = {}
-        for epsilon in experiment.some(figure.budgets):
+        for epsilon in experiment.some(item.given["budgets"]):
             found = []
             for split, table in enumerate(tables):
-                words = f"{figure.table} split {split}, {regime.label}, ε={epsilon:g}, sizes {sizes}, {RIDGE_WORDS}, "
-                words += f"{repeats} repeats{quick}"
-                found.append(
-                    measured(experiment, words, partial(_private, table, regime, epsilon, sizes, repeats, words))
-                )
+                words = f"{name} split {split}, {regime.label}, ε={epsilon:g}, sizes {sizes}, {RIDGE_WORDS}, "
+                compute = partial(_private, table, regime, epsilon, sizes, repeats)
+                found.append(measured(experiment, f"{words}{repeats} repeats", compute))
             curves[epsilon] = curve(found)
-            theirs = figure.theirs.get(epsilon, ("–", "–")) if regime == PURE else ("–", "–")
+            theirs = published.get(epsilon, _UNSAID) if regime == PURE else _UNSAID
             rows.append(_row(regime.label, f"{epsilon:g}", curves[epsilon], theirs, found[0]["epsilon"]))
             series.append(_line(f"ε={epsilon:g}", curves[epsilon], regime.label))
         series.append(_line("without privacy", plain, regime.label))
         said.append(f"{regime.label}, ε={min(curves):g}: {phenomenon(curves[min(curves)], plain)}")
-        if figure.claim is not None:
-            epsilon, least = figure.claim
+        if "claim" in item.given:
+            epsilon, least = item.given["claim"]
             said.append(f"{regime.label}, ε={epsilon:g}: {claimed(curves[epsilon], least)}")
     rows.append(_row("without privacy", "∞", plain, ("–", "all features best"), None))
+    few = experiment.pick(f" and {len(splits) * repeats} fits for each, not 1,000", ", not all")
     return item.record(
         experiment,
         rows,
-        series=series,
-        follows=[*said, over_splits(len(splits), repeats), _frequent(figure.table, splits, experiment.quick)],
-        words={
-            "sizes": f"{len(sizes)} sizes"
-            + experiment.pick(f" and {len(splits) * repeats} fits for each, not 1,000", ", not all")
-        },
+        series,
+        follows=[*said, over_splits(len(splits), repeats), frequent(name, splits, experiment.quick)],
+        words={"sizes": f"{len(sizes)} sizes{few}"},
     )
-
-
-def _frequent(table: str, splits: Sequence[int], quick: bool) -> str:
-    share = mean(benchmark(table, split, quick).most_frequent for split in splits)
-    return f"{100 * share:.1f} % of the test records are of the most frequent class"
 
 
 def _private(
@@ -162,8 +115,8 @@ def _private(
     return {"accuracy": accuracy, "epsilon": max(plan.epsilon for plan in plans.values())}
 
 
-def _plain(table: Benchmark, sizes: tuple[int, ...]) -> Result:
-    (order,) = table.greedy_orders(None, 1, generator_of(""))
+def _plain(table: Benchmark, sizes: tuple[int, ...], words: str) -> Result:
+    (order,) = table.greedy_orders(None, 1, generator_of(words))
     found = table.plain_accuracies(np.stack([order.subset(size) for size in sizes]))
     return {"accuracy": dict(zip(sizes, found.tolist(), strict=True))}
 
@@ -201,79 +154,80 @@ _REHEARSALS = 10
 
 
 @dataclass(frozen=True)
-class Printed:
-    """A table as PAW prints it, under the name of the data that its figures are of."""
+class LinearLayer:
+    """How Tables II and XVIII train: a linear layer on so many features, in batches of so many records."""
 
-    item: str
     table: str
-    budgets: tuple[float, float]
-    sizes: tuple[int, ...]
     batch: int
-    rates: tuple[float, ...]
-    sgd: tuple[tuple[float, ...], tuple[float, ...]]
-    dp_sgd: tuple[tuple[float, ...], tuple[float, ...]]
-    """For each budget: of each size, and last of all features."""
-    repeats: int
+    quick: bool
 
-    @property
-    def length(self) -> str:
+    def __str__(self) -> str:
         return f"{_EPOCHS} epochs of batches of {self.batch}"
 
+    def plain(self, regime: Regime, size: int, split: int, words: str) -> Result:
+        """By SGD, on features selected by exact counts."""
+        table = regime.benchmark(self.table, split, self.quick)
+        plan = _plan(len(table.train), self.batch, None, None, self.quick)
+        (order,) = table.greedy_orders(None, 1, generator_of(words))
+        parts = _arrays(table, order.subset(size))
+        return {"accuracy": linear_accuracy(plan, Adam(_PLAIN_RATE), parts, streams_of(words))}
 
-TABLE_2 = Printed(
-    "table-2",
-    "breast-cancer",
-    (0.236, 0.014),
-    (2, 10, 20, 30, 40),
-    50,
-    (0.01, 0.05, 0.2),
-    ((65.26, 69.47, 72.63, 71.58, 73.68, 73.68),) * 2,
-    ((67.37, 65.26, 68.42, 66.31, 66.26, 66.32), (65.26, 64.21, 60.00, 62.11, 59.35, 59.48)),
-    30,
-)
-_TABLE_18 = Printed(
-    "table-18",
-    "adult",
-    (0.0196, 0.00817),
-    (2, 28, 48, 68, 88),
-    250,
-    (0.002, 0.01, 0.05),
-    ((75.91, 81.81, 83.33, 85.30, 84.91, 85.21), (76.25, 81.52, 84.03, 84.39, 85.19, 85.21)),
-    ((75.90, 80.75, 80.81, 79.24, 78.83, 77.76), (76.25, 77.10, 77.02, 78.59, 74.44, 71.10)),
-    10,
-)
+    def private(self, regime: Regime, epsilon: float, size: int, rate: float, split: int, words: str) -> Result:
+        """By DP-SGD, on features selected as the regime says."""
+        table = regime.benchmark(self.table, split, self.quick)
+        tables = selection_event(epsilon) if regime.counts_selection else None
+        plan = _plan(len(table.train), self.batch, epsilon, tables, self.quick)
+        noise = None if tables is None else tables.noise_multiplier
+        (order,) = table.greedy_orders(noise, 1, generator_of(words))
+        accuracy = linear_accuracy(plan, SGD(rate), _arrays(table, order.subset(size)), streams_of(words))
+        return {"accuracy": accuracy, "epsilon": _spent(plan, tables), "noise_multiplier": plan.noise_multiplier}
 
-
-def table_2(experiment: Experiment, item: Declaration) -> Record:
-    return _table(experiment, item, TABLE_2)
+    def rehearsed(self, parts: Arrays, epsilon: float, rate: float, words: str) -> Result:
+        """On other records than all: its noise, batch and steps, whatever number of rows there is to try them on."""
+        plan = _plan(len(benchmark(self.table).train), self.batch, epsilon, None, False)
+        plan = replace(plan, sampler=PoissonSampler(len(parts[1]), self.batch))
+        return {"accuracy": linear_accuracy(plan, SGD(rate), parts, streams_of(words))}
 
 
-def table_18(experiment: Experiment, item: Declaration) -> Record:
-    return _table(experiment, item, _TABLE_18)
-
-
-def _table(experiment: Experiment, item: Declaration, printed: Printed) -> Record:
-    splits = range(2) if experiment.quick else experiment.seeds_of(printed.repeats, printed.repeats)
+def table(experiment: Experiment, item: Declaration) -> Record:
+    """Tables II and XVIII, by DP-SGD and SGD: published are ε and, for each size and all features, both accuracies."""
+    given, name = item.given, item.given["table"]
+    layer = LinearLayer(name, given["batch"], experiment.quick)
+    splits = range(2) if experiment.quick else experiment.seeds_of(given["repeats"], given["repeats"])
     rows: list[list[Cell]] = []
     said: list[str] = []
-    for place, epsilon in enumerate(experiment.some(printed.budgets)):
+    for epsilon, sgd, dp_sgd in experiment.some(item.published):
         for regime in (UNCOUNTED, WHOLE):
-            every = regime.benchmark(printed.table, 0, experiment.quick).features
-            sizes = [*((2,) if experiment.quick else printed.sizes), every]
-            rate = _tuned_rate(experiment, printed, epsilon, regime)
+            every = regime.benchmark(name, 0, experiment.quick).features
+            sizes = [*((2,) if experiment.quick else given["sizes"]), every]
+            rate = _tuned_rate(experiment, layer, given["sizes"][2], given["rates"], epsilon, regime)
             plain, found, spent = {}, {}, 0.0
             for size in sizes:
-                plain[size] = [_by_sgd(experiment, printed, regime, size, split)["accuracy"] for split in splits]
                 # All features need no selection, and leave the whole ε to the training.
                 own = regime.without_selection if size == every else regime
-                results = [_by_dp_sgd(experiment, printed, own, epsilon, size, rate, split) for split in splits]
-                found[size] = [result["accuracy"] for result in results]
+                what, documented = f"{name} {size} features", ", documented columns" * own.documented
+                how = f"DP-SGD, {layer}, {own.label}, ε={epsilon:g}, rate {rate:g}"
+                exact = [
+                    measured(
+                        experiment, f"{what}, SGD, {layer}, split {split}", partial(layer.plain, regime, size, split)
+                    )
+                    for split in splits
+                ]
+                results = [
+                    measured(
+                        experiment,
+                        f"{what}, {how}, split {split}{documented}",
+                        partial(layer.private, own, epsilon, size, rate, split),
+                    )
+                    for split in splits
+                ]
+                plain[size], found[size] = ([each["accuracy"] for each in both] for both in (exact, results))
                 spent = max(spent, *(result["epsilon"] for result in results))
             for size in sizes:
                 theirs: list[Cell] = [None, None]
                 if not regime.counts_selection:
-                    column = -1 if size == every else printed.sizes.index(size)
-                    theirs = [printed.dp_sgd[place][column], printed.sgd[place][column]]
+                    place = -1 if size == every else given["sizes"].index(size)
+                    theirs = [dp_sgd[place], sgd[place]]
                 gap = None if size == every else difference(found[size], found[every]).percent()
                 row: list[Cell] = [regime.label, epsilon, spent, "all" if size == every else size]
                 row += [theirs[0], Interval.of(found[size]).percent(), theirs[1], Interval.of(plain[size]).percent()]
@@ -282,93 +236,56 @@ def _table(experiment: Experiment, item: Declaration, printed: Printed) -> Recor
     return item.record(
         experiment,
         rows,
-        follows=[*said, _frequent(printed.table, splits, experiment.quick)],
+        follows=[*said, frequent(name, splits, experiment.quick)],
         words={
-            "length": printed.length,
+            "length": str(layer),
             "splits": f"{len(splits)}",
-            "rates": ", ".join(f"{rate:g}" for rate in printed.rates),
-            "size": f"{printed.sizes[2]}",
+            "rates": ", ".join(f"{rate:g}" for rate in given["rates"]),
+            "size": f"{given['sizes'][2]}",
         },
     )
 
 
-def _by_sgd(experiment: Experiment, printed: Printed, regime: Regime, size: int, split: int) -> Result:
-    words = f"{printed.table} {size} features, SGD, {printed.length}, split {split}{', quick' * experiment.quick}"
-
-    def compute() -> Result:
-        table = regime.benchmark(printed.table, split, experiment.quick)
-        plan = _plan(len(table.train), printed.batch, None, None, experiment.quick)
-        (order,) = table.greedy_orders(None, 1, generator_of(words))
-        return {
-            "accuracy": linear_accuracy(plan, Adam(_PLAIN_RATE), _arrays(table, order.subset(size)), streams_of(words))
-        }
-
-    return measured(experiment, words, compute)
-
-
-def _by_dp_sgd(
-    experiment: Experiment, printed: Printed, regime: Regime, epsilon: float, size: int, rate: float, split: int
-) -> Result:
-    words = (
-        f"{printed.table} {size} features, DP-SGD, {printed.length}, {regime.label}, ε={epsilon:g}, rate {rate:g}, "
-        f"split {split}{', documented columns' * regime.documented}{', quick' * experiment.quick}"
-    )
-
-    def compute() -> Result:
-        table = regime.benchmark(printed.table, split, experiment.quick)
-        tables = selection_event(epsilon) if regime.counts_selection else None
-        plan = _plan(len(table.train), printed.batch, epsilon, tables, experiment.quick)
-        noise = None if tables is None else tables.noise_multiplier
-        (order,) = table.greedy_orders(noise, 1, generator_of(words))
-        accuracy = linear_accuracy(plan, SGD(rate), _arrays(table, order.subset(size)), streams_of(words))
-        return {"accuracy": accuracy, "epsilon": _spent(plan, tables), "noise_multiplier": plan.noise_multiplier}
-
-    return measured(experiment, words, compute)
-
-
-def _tuned_rate(experiment: Experiment, printed: Printed, epsilon: float, regime: Regime) -> float:
+def _tuned_rate(
+    experiment: Experiment, layer: LinearLayer, size: int, rates: Sequence[float], epsilon: float, regime: Regime
+) -> float:
     """The rate that does best with a middling number of features: on made-up rows if every look is counted."""
     if experiment.quick:
-        return printed.rates[0]
+        return rates[0]
     where, parts_of, repeats = "held out at random", held_out, _TUNED_BY
     if regime.counts_selection:
         where, parts_of, repeats = "rehearsed", made_up, _REHEARSALS
 
     def once(rate: float, number: int) -> float:
-        words = f"{printed.table} {printed.sizes[2]} features, ε={epsilon:g}, rate {rate:g}, {printed.length}, "
-        words += f"{where} {number}"
+        words = f"{layer.table} {size} features, ε={epsilon:g}, rate {rate:g}, {layer}, {where} {number}"
 
-        def compute() -> Result:
-            plan = _plan(len(benchmark(printed.table).train), printed.batch, epsilon, None, False)
-            parts = parts_of(printed, number)
-            # Its noise, batch and steps, whatever number of rows there is to try them on.
-            plan = replace(plan, sampler=PoissonSampler(len(parts[1]), printed.batch))
-            return {"accuracy": linear_accuracy(plan, SGD(rate), parts, streams_of(words))}
+        def compute(words: str) -> Result:
+            return layer.rehearsed(parts_of(layer.table, size, number), epsilon, rate, words)
 
         return float(measured(experiment, words, compute)["accuracy"])
 
     def tried(rates: Sequence[float]) -> list[float]:
         return [mean(once(rate, number) for number in range(repeats)) for rate in rates]
 
-    return best_rate(printed.rates, tried)[0]
+    return best_rate(rates, tried)[0]
 
 
-def held_out(printed: Printed, number: int) -> Arrays:
+def held_out(name: str, size: int, number: int) -> Arrays:
     """Training records of the first split to train on and others to examine, by an exact selection."""
-    table = benchmark(printed.table)
+    table = benchmark(name)
     (selected,) = table.greedy_orders(None, 1, generator_of(""))
-    x, y, _, _ = _arrays(table, selected.subset(printed.sizes[2]))
+    x, y, _, _ = _arrays(table, selected.subset(size))
     held, rest = np.split(np.random.default_rng(number).permutation(len(y)), [int(_HELD_OUT * len(y))])
     return x[rest], y[rest], x[held], y[held]
 
 
-def made_up(printed: Printed, number: int) -> Arrays:
+def made_up(name: str, size: int, number: int) -> Arrays:
     """Rows made up from the documented columns, with a random subset of their features."""
-    schema = Schema.of(loaded(printed.table).facts)
-    parts = SyntheticRows(schema, len(benchmark(printed.table).train)).draw(number)
+    schema = Schema.of(loaded(name).facts)
+    parts = SyntheticRows(schema, len(benchmark(name).train)).draw(number)
     encode = OneHot(schema.columns)
     (x, y), (shown, labels) = ((encode(part.x).astype(np.float32), part.y) for part in parts)
-    mask = random_subset(x.shape[1], printed.sizes[2], np.random.default_rng(number))
+    mask = random_subset(x.shape[1], size, np.random.default_rng(number))
     return x[:, mask], y, shown[:, mask], labels
 
 

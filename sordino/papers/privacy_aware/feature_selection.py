@@ -22,6 +22,7 @@ from sordino.papers.privacy_aware.feature_tables import (
     Regime,
     benchmark,
     budgeted,
+    frequent,
     generator_of,
     measured,
     over_splits,
@@ -71,14 +72,13 @@ class Effort:
     finalists: int = 50
     """The best subsets of an un-noised PAFS, which are scored again, each so many times:"""
     rescores: int = 10
-    quick: bool = False
 
     def words(self, regime: Regime) -> str:
         again = "" if regime.counts_selection else f", {self.finalists} scored again {self.rescores} times"
-        return f"{self.fits} fits, {self.selections} selections{again}, {RIDGE_WORDS}{', quick' * self.quick}"
+        return f"{self.fits} fits, {self.selections} selections{again}, {RIDGE_WORDS}"
 
 
-_QUICK = Effort(2, 2, 1, Breeding(20, 2), Breeding(6, 2), 3, 2, True)
+_QUICK = Effort(2, 2, 1, Breeding(20, 2), Breeding(6, 2), 3, 2)
 
 
 def table_10(experiment: Experiment, item: Declaration) -> Record:
@@ -119,8 +119,7 @@ def table_10(experiment: Experiment, item: Declaration) -> Record:
             f"{_budgets(signs, 'below 0')}"
             for method, signs in over_all.items()
         ]
-    first = benchmark(_TABLE, 0, effort.quick)
-    frequent = mean(benchmark(_TABLE, split, effort.quick).most_frequent for split in range(effort.splits))
+    first = benchmark(_TABLE, 0, experiment.quick)
     times = ", ".join(f"{what} {mean(each):.2g} s" for what, each in seconds.items())
     return item.record(
         experiment,
@@ -137,7 +136,7 @@ def table_10(experiment: Experiment, item: Declaration) -> Record:
             f"Processor time of one selection: {times} (PAW: CFS-Greedy 3.8 s, CFS-GA 57.6 s, PAFS 9 hours for about "
             f"2,300 subsets; ours tries {mean(tried):,.0f})",
             f"Features on average: {', '.join(f'{method} {mean(each):.3g}' for method, each in found_sizes.items())}",
-            f"{100 * frequent:.1f} % of the test records are of the most frequent class",
+            frequent(_TABLE, range(effort.splits), experiment.quick),
             over_splits(effort.splits, effort.fits),
         ],
         words={
@@ -154,13 +153,12 @@ def table_10(experiment: Experiment, item: Declaration) -> Record:
 
 
 def _one(experiment: Experiment, regime: Regime, epsilon: float, split: int, effort: Effort) -> Result:
-    words = f"{_TABLE} split {split}, {regime.label}, ε={epsilon:g}, every method, {effort.words(regime)}"
-
-    def compute() -> Result:
-        table = regime.benchmark(_TABLE, split, effort.quick)
+    def compute(words: str) -> Result:
+        table = regime.benchmark(_TABLE, split, experiment.quick)
         how = _whole if regime.counts_selection else _uncounted
         return how(table, epsilon, effort, generator_of(words))
 
+    words = f"{_TABLE} split {split}, {regime.label}, ε={epsilon:g}, every method, {effort.words(regime)}"
     return measured(experiment, words, compute)
 
 
@@ -168,10 +166,9 @@ def _random_as_large(
     experiment: Experiment, regime: Regime, epsilon: float, split: int, effort: Effort, size: float
 ) -> float:
     """Random subsets of the size that PAFS's have on average, trained with the noise that PAFS's are."""
-    words = f"{_TABLE} split {split}, {regime.label}, ε={epsilon:g}, {size:g} random features, {effort.words(regime)}"
 
-    def compute() -> Result:
-        table, generator = regime.benchmark(_TABLE, split, effort.quick), generator_of(words)
+    def compute(words: str) -> Result:
+        table, generator = regime.benchmark(_TABLE, split, experiment.quick), generator_of(words)
         width = round(size)
         masks = np.stack([random_subset(table.features, width, generator) for _ in range(effort.fits)])
         if regime.counts_selection:
@@ -180,6 +177,7 @@ def _random_as_large(
             plan = budgeted(PURE, len(table.train), width, epsilon).plan
         return {"accuracy": float(table.accuracies(masks, plan, 1, generator).mean())}
 
+    words = f"{_TABLE} split {split}, {regime.label}, ε={epsilon:g}, {size:g} random features, {effort.words(regime)}"
     return float(measured(experiment, words, compute)["accuracy"])
 
 

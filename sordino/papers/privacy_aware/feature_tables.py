@@ -2,10 +2,10 @@
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from statistics import mean
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from sordino.data import ArrayRecords, Schema, Split
 from sordino.features import OneHot
 from sordino.mechanisms import Streams, Tables, bound_streams, pair_tables, secret_from_seed
 from sordino.papers.privacy_aware.networks import loaded
-from sordino.papers.trials import Experiment
+from sordino.papers.trials import Experiment, Result
 from sordino.selection import (
     Attributes,
     BudgetSplit,
@@ -206,13 +206,17 @@ def selection_event(epsilon: float) -> Gaussian:
     return Gaussian(split.noise(split.selection))
 
 
-def measured(experiment: Experiment, words: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The result that these words describe: from the store, or else computed now; with its processor time."""
+def measured(experiment: Experiment, words: str, compute: Callable[[str], Result]) -> Result:
+    """The result that these words describe: from the store, or else computed now; with its processor time.
 
-    def timed() -> dict[str, Any]:
+    `compute` is given the words, by which it draws its noise.
+    """
+    words += ", quick" * experiment.quick
+
+    def timed() -> Result:
         experiment.say(words)
         begun = time.process_time()
-        return compute() | {"trial": words, "seconds": time.process_time() - begun}
+        return compute(words) | {"trial": words, "seconds": time.process_time() - begun}
 
     key = hashlib.blake2b(f"{_REVISION} {words}".encode(), digest_size=16).hexdigest()
     found = experiment.store.get(f"paw-tables-{key}", lambda folder: timed())
@@ -243,6 +247,12 @@ Arrays = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32], NDAr
 
 def streams_of(words: str, seed: int = 0) -> Streams:
     return bound_streams(secret_from_seed(seed), {"for": words}, predictable=True)
+
+
+def frequent(name: str, splits: Sequence[int], quick: bool) -> str:
+    """What a constant guess gets right."""
+    share = mean(benchmark(name, split, quick).most_frequent for split in splits)
+    return f"{100 * share:.1f} % of the test records are of the most frequent class"
 
 
 def over_splits(splits: int, repeats: int) -> str:

@@ -95,18 +95,14 @@ def crossing(verdicts: list[tuple[float, Interval, Interval]]) -> str:
 
 
 def _accuracies(experiment: Experiment, way: str, regime: Regime, epsilon: float, repeats: int) -> list[float]:
-    words = (
-        f"adult {way} one-hot, {_PROMISES[regime]}, {RIDGE_WORDS}, ε={epsilon:g}, {repeats} repeats"
-        f"{', quick' * experiment.quick}"
-    )
-
-    def compute() -> Result:
+    def compute(words: str) -> Result:
         table = benchmark("adult", 0, experiment.quick)
         mask = few_columns(table) if way == "without" else table.every[0]
         plan = budgeted(regime, len(table.train), int(mask.sum()), epsilon)
         found = table.accuracies(mask[None], plan.plan, repeats, generator_of(words))[0]
         return {"accuracies": found.round(6).tolist(), "epsilon": plan.epsilon}
 
+    words = f"adult {way} one-hot, {_PROMISES[regime]}, {RIDGE_WORDS}, ε={epsilon:g}, {repeats} repeats"
     return list(measured(experiment, words, compute)["accuracies"])
 
 
@@ -156,8 +152,7 @@ def ridges(experiment: Experiment, item: Declaration) -> Record:
     lost: dict[Regime, dict[float, list[float]]] = {regime: {m: [] for m in multiples} for regime in _PROMISES}
     for regime, n, number, epsilon in product(_PROMISES, sizes, range(tables), budgets):
         words = f"planted table {number} of {n}, {_PROMISES[regime]}, ε={epsilon:g}, ridges {multiples}"
-        words += ", quick" * experiment.quick
-        compute = partial(_ridge_accuracies, n, number, regime, epsilon, multiples, repeats, words)
+        compute = partial(_ridge_accuracies, n, number, regime, epsilon, multiples, repeats)
         found = measured(experiment, words, compute)["accuracy"]
         for multiple, accuracy in zip(multiples, found, strict=True):
             lost[regime][multiple].append(max(found) - accuracy)

@@ -35,10 +35,10 @@ def test_a_claim_is_about_the_best_subset() -> None:
 def test_rates_are_chosen_on_both_classes_and_in_the_whole_workflow_on_no_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    x, _, held, labels = feature_counts.held_out(feature_counts.TABLE_2, 0)
+    x, _, held, labels = feature_counts.held_out("breast-cancer", 20, 0)
     assert (x.shape, held.shape) == ((153, 20), (38, 20))
     assert 0.1 < labels.mean() < 0.5  # the published rows are sorted by class
-    made_up = feature_counts.made_up(feature_counts.TABLE_2, 0)
+    made_up = feature_counts.made_up("breast-cancer", 20, 0)
     assert (made_up[0].shape[1], set(made_up[3])) == (20, {0, 1})
 
     def other(*which: Any) -> Any:
@@ -46,7 +46,7 @@ def test_rates_are_chosen_on_both_classes_and_in_the_whole_workflow_on_no_record
         return replace(table, x=1 - table.x, train=table.train.take(np.arange(len(table.train))[::-1]))
 
     monkeypatch.setattr(feature_counts, "benchmark", other)
-    for one, same in zip(made_up, feature_counts.made_up(feature_counts.TABLE_2, 0), strict=True):
+    for one, same in zip(made_up, feature_counts.made_up("breast-cancer", 20, 0), strict=True):
         assert np.array_equal(one, same)
 
 

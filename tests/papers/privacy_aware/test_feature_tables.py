@@ -112,7 +112,7 @@ def test_hardly_any_noise_gives_the_accuracy_without(table: Benchmark) -> None:
 
 def test_what_was_measured_is_kept(tmp_path) -> None:
     experiment = Experiment(store=TrialStore(tmp_path))
-    first = measured(experiment, "words", lambda: {"accuracy": 0.5})
-    assert measured(experiment, "words", lambda: {"accuracy": 0.6}) == first
-    assert measured(experiment, "others", lambda: {"accuracy": 0.6})["accuracy"] == 0.6
+    first = measured(experiment, "words", lambda words: {"accuracy": 0.5})
+    assert measured(experiment, "words", lambda words: {"accuracy": 0.6}) == first
+    assert measured(experiment, "others", lambda words: {"accuracy": 0.6})["accuracy"] == 0.6
     assert set(experiment.ran) == {"words", "others"}
