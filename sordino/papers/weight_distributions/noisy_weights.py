@@ -1,69 +1,19 @@
 """Tables 1 to 3 and Figure 1 of SI: networks trained at noisy weights, without privacy."""
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
-
-from sordino import models
-from sordino.data import Split, load
-from sordino.features import Feature, Pixels, WordVectors
+from sordino.data import Split
 from sordino.papers.declarations import Declaration
 from sordino.papers.records import Cell, Record, Series, percent
 from sordino.papers.trials import Experiment, Result, Say, Trial
+from sordino.papers.weight_distributions.networks import NETWORKS, examples_of, loaded
 from sordino.training import NoisyTraining, train_noisy
 
 _LEAST_RATE, _RATE = 1e-3, 0.1
-WORD = 50
-CIFAR = Pixels((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-"""By the usual public constants."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A network of SI's tables, built at a width, and what it is trained on."""
-
-    dataset: str
-    features: Feature
-    build: Callable[[int], nn.Module]
-
-
-def _mnist(build: Callable[..., nn.Module], norm: models.Norm) -> Subject:
-    return Subject("mnist", Pixels(), lambda width: build(norm=norm))
-
-
-def _cifar(build: Callable[..., nn.Module], **norms: models.Norm) -> Subject:
-    return Subject("cifar-10", CIFAR, lambda width: build(norm=models.BatchNorm, width=width, **norms))
-
-
-def _news(norm: models.Norm) -> Subject:
-    return Subject("ag-news", WordVectors(20), lambda width: models.BiLSTMClassifier(WORD, score_norm=norm))
-
-
-SUBJECTS = {
-    "LeNet-300-100": _mnist(models.lenet_300_100, models.no_norm),
-    "BN-LeNet-300-100": _mnist(models.lenet_300_100, models.BatchNorm),
-    "LN-LeNet-300-100": _mnist(models.lenet_300_100, models.layer_norm),
-    "LeNet-5": _mnist(models.lenet5, models.no_norm),
-    "BN-LeNet-5": _mnist(models.lenet5, models.BatchNorm),
-    "LN-LeNet-5": _mnist(models.lenet5, models.layer_norm),
-    "ResNet-18": _cifar(models.resnet18),
-    "ResNet-18-mod": _cifar(models.resnet18, last_norm=models.no_norm),
-    "BN-ResNet-18": _cifar(models.resnet18, score_norm=models.BatchNorm),
-    "VGG-16": _cifar(models.vgg16),
-    "VGG-16-mod": _cifar(models.vgg16, last_norm=models.no_norm),
-    "BN-VGG-16": _cifar(models.vgg16, score_norm=models.BatchNorm),
-    "BiLSTM-DL": _news(models.no_norm),
-    "LN-BiLSTM-DL": _news(models.layer_norm),
-}
 
 
 @dataclass(frozen=True)
@@ -100,7 +50,7 @@ class NoisyWeightsTrial(Trial):
         }
 
     def compute(self, folder: Path, say: Say) -> Result:
-        subject = SUBJECTS[self.subject]
+        subject = NETWORKS[self.subject]
         say(f"{self}: features")
         counts = self.records, self.test
         train, test = (
@@ -111,7 +61,7 @@ class NoisyWeightsTrial(Trial):
         )
         began = time.process_time()
         looks = train_noisy(
-            lambda: subject.build(self.width),
+            lambda: subject.module(self.width),
             train,
             test,
             settings,
@@ -130,22 +80,11 @@ class NoisyWeightsTrial(Trial):
         }
 
     def _parts(self) -> tuple[Split, Split]:
-        dataset = loaded(SUBJECTS[self.subject].dataset)
+        dataset = loaded(NETWORKS[self.subject].dataset)
         return dataset.train, dataset.test
 
     def __str__(self) -> str:
         return f"{self.subject} at σ={self.deviation:g}, seed {self.seed}"
-
-
-Examples = tuple[Tensor, NDArray[np.int64]]
-
-
-def examples_of(features: Feature, split: Split, count: int | None) -> Examples:
-    """The first records of a part, as the network sees them."""
-    return torch.as_tensor(features(split.x[:count])), split.y[:count]
-
-
-loaded = lru_cache(maxsize=2)(load)
 
 
 DEVIATIONS = (0.0, 0.01, 0.1, 1.0, 2.0)
@@ -161,7 +100,7 @@ _TINY: dict[str, Any] = {"epochs": 1, "looks": 2, "records": 64, "test": 30, "wi
 
 
 def trial_of(experiment: Experiment, subject: str, deviation: float) -> NoisyWeightsTrial:
-    reduced, full = _SIZES[SUBJECTS[subject].dataset]
+    reduced, full = _SIZES[NETWORKS[subject].dataset]
     return NoisyWeightsTrial(subject, deviation, **_TINY if experiment.quick else experiment.pick(reduced, full))
 
 

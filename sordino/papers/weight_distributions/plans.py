@@ -52,55 +52,30 @@ def claimed_noise(sample_rate: float, steps: int, epsilon: float) -> float:
     return found
 
 
-@dataclass(frozen=True)
-class SoundSettings:
+def sound_plan(n: int, epsilon: float, batches: int = 20, epochs: float = 3) -> WeightDistributionPlan:
     """Weight distributions that cost the asked ε, as the recipe of that name trains MNIST: few steps, large batches."""
-
-    batches: int = 20
-    """In an epoch."""
-    epochs: float = 3
-    learning_rate: float = 4.0
-    l2_clip: float = 1.0
-
-    def plan(self, n: int, epsilon: float) -> WeightDistributionPlan:
-        batch = max(1, n // self.batches)
-        return WeightDistributionPlan.calibrated(
-            ShuffledSampler(n, batch),
-            l2_clip=self.l2_clip,
-            steps=steps_for(self.epochs, n, batch),
-            learning_rate=self.learning_rate * _share(n, epsilon),
-            target_epsilon=epsilon,
-            target_delta=DELTA,
-        )
-
-
-@dataclass(frozen=True)
-class DpsgdSettings:
-    """How DP-SGD trains in the comparison: a share of all records a step, by Poisson sampling."""
-
-    batches: int
-    """In an epoch."""
-    epochs: float
-    learning_rate: float
-    l2_clip: float = 0.1
-
-    def plan(self, n: int, epsilon: float) -> Plan:
-        return _dpsgd_plan(n, max(1, n // self.batches), self.epochs, self.l2_clip, epsilon)
-
-    def optimiser(self, n: int, epsilon: float) -> SGD:
-        return SGD(self.learning_rate * _share(n, epsilon), 0.9)
-
-
-@lru_cache(maxsize=64)
-def _dpsgd_plan(n: int, batch: int, epochs: float, l2_clip: float, epsilon: float) -> Plan:
-    return Plan.calibrated(
-        n=n,
-        expected_batch_size=batch,
-        epochs=epochs,
-        l2_clip=l2_clip,
+    batch = max(1, n // batches)
+    return WeightDistributionPlan.calibrated(
+        ShuffledSampler(n, batch),
+        l2_clip=1.0,
+        steps=steps_for(epochs, n, batch),
+        learning_rate=4.0 * _share(n, epsilon),
         target_epsilon=epsilon,
         target_delta=DELTA,
     )
+
+
+@lru_cache(maxsize=64)
+def dpsgd_plan(n: int, epsilon: float, batches: int, epochs: float) -> Plan:
+    """DP-SGD in the comparison: a share of all records a step, by Poisson sampling."""
+    batch = max(1, n // batches)
+    return Plan.calibrated(
+        n=n, expected_batch_size=batch, epochs=epochs, l2_clip=0.1, target_epsilon=epsilon, target_delta=DELTA
+    )
+
+
+def dpsgd_optimiser(n: int, epsilon: float, learning_rate: float) -> SGD:
+    return SGD(learning_rate * _share(n, epsilon), 0.9)
 
 
 def _share(n: int, epsilon: float) -> float:

@@ -1,25 +1,26 @@
 """Tables 4 to 6 of SI: trainings that the paper calls private, beside what they cost and what a sound ε gives."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any
 
 from sordino.data import load
-from sordino.papers.declarations import Declaration, declared
+from sordino.papers.declarations import Declaration
 from sordino.papers.records import Cell, Record, percent
 from sordino.papers.trials import Experiment, Result
-from sordino.papers.weight_distributions.plans import DELTA, DpsgdSettings, PaperSettings, PlanAudit, SoundSettings
-from sordino.papers.weight_distributions.private_trials import (
-    APART,
-    AS_WRITTEN,
-    NETWORKS,
-    PrivateTrial,
+from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN, NETWORKS
+from sordino.papers.weight_distributions.plans import (
+    DELTA,
+    PaperSettings,
+    PlanAudit,
+    dpsgd_optimiser,
+    dpsgd_plan,
+    sound_plan,
 )
+from sordino.papers.weight_distributions.private_trials import PrivateTrial
 from sordino.training import OneCycle, Schedule, Staircase, WeightDistributionPlan
 
-_DECLARED = declared("weight-distributions")
 _FEW_CANARIES, _FEW = 100, 16
 _FEWEST_TESTED = 7600
 """Of the datasets here, the fewest test records that a whole test set has: their standard error is at most so large."""
@@ -46,11 +47,13 @@ class Extent:
     usual: Part
     compared: tuple[str, ...]
     """Networks of the usual part that DP-SGD and sound weight distributions train too."""
-    dpsgd: DpsgdSettings
+    dpsgd: tuple[int, float, float]
+    """Batches in an epoch, epochs and learning rate of DP-SGD."""
     batch_normalised: Part | None = None
     """A step of these takes many times as long."""
     width: int = 64
-    sound: SoundSettings = field(default_factory=SoundSettings)
+    sound: tuple[int, float] = (20, 3)
+    """Batches in an epoch and epochs of sound weight distributions."""
     canaries: int = 2000
 
     def tiny(self) -> "Extent":
@@ -59,27 +62,11 @@ class Extent:
             self,
             usual=self.usual.tiny(test=20),
             batch_normalised=self.batch_normalised and self.batch_normalised.tiny(test=4),
-            dpsgd=replace(self.dpsgd, batches=2, epochs=1),
-            sound=replace(self.sound, batches=2, epochs=1),
+            dpsgd=(2, 1, self.dpsgd[2]),
+            sound=(2, 1),
             width=2,
             canaries=_FEW_CANARIES,
         )
-
-
-@dataclass(frozen=True)
-class Published:
-    """The paper's settings; published for each algorithm and network are its accuracies, in the order of the ε."""
-
-    settings: PaperSettings
-    epsilons: tuple[float, ...]
-    item: str
-
-    def accuracy(self, algorithm: str, network: str, epsilon: float) -> str | None:
-        if network.endswith(APART):
-            return None  # not the paper's algorithm
-        name = f"{algorithm} ({network.removesuffix(AS_WRITTEN)})"
-        accuracies = {which: found for which, *found in _DECLARED[self.item].published}
-        return str(accuracies[name][self.epsilons.index(epsilon)])
 
 
 @dataclass
@@ -87,7 +74,9 @@ class Rows:
     """A table as it grows, with what follows from it."""
 
     experiment: Experiment
-    published: Published
+    item: Declaration
+    paper: Part
+    """The paper's settings and ε."""
     extent: Extent
     rows: list[list[Cell]] = field(default_factory=list)
     claims: dict[WeightDistributionPlan, dict[str, Any]] = field(default_factory=dict)
@@ -97,12 +86,11 @@ class Rows:
 
     def fill(self) -> None:
         usual = self.extent.usual
-        own = () if self.experiment.quick or usual.settings != self.published.settings else usual.epsilons
-        asked = usual.epsilons if self.experiment.quick else self.published.epsilons
-        for epsilon in (epsilon for epsilon in asked if epsilon not in own):
+        paper = usual if self.experiment.quick else self.paper
+        own = () if self.experiment.quick or usual.settings != self.paper.settings else usual.epsilons
+        for epsilon in (epsilon for epsilon in paper.epsilons if epsilon not in own):
             # Shorter trainings have other plans: the paper's is priced and audited, not trained.
-            settings = usual.settings if self.experiment.quick else self.published.settings
-            self._claimed("SI-DPSGD, the paper's plan", epsilon, settings.plan(epsilon), None, [])
+            self._claimed("SI-DPSGD, the paper's plan", epsilon, paper.settings.plan(epsilon), None, [])
         for part in filter(None, (usual, self.extent.batch_normalised)):
             for network in part.networks:
                 for epsilon in part.epsilons:
@@ -111,29 +99,40 @@ class Rows:
             for epsilon in usual.epsilons:
                 self._compare(network, epsilon)
 
+    def published(self, algorithm: str, network: str, epsilon: float) -> str | None:
+        """Published for each algorithm and network are its accuracies, in the order of the paper's ε."""
+        if network.endswith(APART):
+            return None  # not the paper's algorithm
+        name = f"{algorithm} ({network.removesuffix(AS_WRITTEN)})"
+        accuracies = {which: found for which, *found in self.item.published}
+        return str(accuracies[name][self.paper.epsilons.index(epsilon)])
+
     def _paper_training(self, part: Part, network: str, epsilon: float) -> None:
         plan = part.settings.plan(epsilon, NETWORKS[network].mixes)
         trial = PrivateTrial(network=network, plan=plan, test=part.test, width=self.extent.width, delta=DELTA)
-        paper = self.published.accuracy("SI-DPSGD", network, epsilon)
+        paper = self.published("SI-DPSGD", network, epsilon)
         self._claimed(f"SI-DPSGD ({network})", epsilon, plan, paper, self._repeated(trial))
 
     def _compare(self, network: str, epsilon: float) -> None:
         usual, n = self.extent.usual, self.extent.usual.settings.n
-        common: dict[str, Any] = {"network": network, "test": usual.test, "width": self.extent.width}
-        common |= {"delta": DELTA, "budget": (epsilon, DELTA)}
-        dpsgd, optimiser = self.extent.dpsgd.plan(n, epsilon), self.extent.dpsgd.optimiser(n, epsilon)
-        trials: dict[str, tuple[str, PrivateTrial]] = {
-            "DP-SGD": ("DPSGD", PrivateTrial(plan=dpsgd, optimiser=optimiser, **common)),
-            "weight distributions": (
-                "SI-DPSGD",
-                PrivateTrial(plan=self.extent.sound.plan(n, epsilon), **common),
-            ),
-        }
+        batches, epochs, rate = self.extent.dpsgd
+        trial = PrivateTrial(
+            network=network,
+            test=usual.test,
+            width=self.extent.width,
+            delta=DELTA,
+            budget=(epsilon, DELTA),
+            plan=sound_plan(n, epsilon, *self.extent.sound),
+        )
+        dpsgd, optimiser = dpsgd_plan(n, epsilon, batches, epochs), dpsgd_optimiser(n, epsilon, rate)
         found = self.contests[network, epsilon] = {}
-        for name, (theirs, trial) in trials.items():
-            results = self._repeated(trial)
-            paper = self.published.accuracy(theirs, network, epsilon)
-            self.rows.append(_row(f"{name} ({network}), sound", epsilon, self._audited(trial.plan), paper, results))
+        for name, algorithm, each in (
+            ("DP-SGD", "DPSGD", replace(trial, plan=dpsgd, optimiser=optimiser)),
+            ("weight distributions", "SI-DPSGD", trial),
+        ):
+            results = self._repeated(each)
+            paper = self.published(algorithm, network, epsilon)
+            self.rows.append(_row(f"{name} ({network}), sound", epsilon, self._audited(each.plan), paper, results))
             found[name] = mean(result["accuracy"] for result in results)
 
     def _claimed(
@@ -196,21 +195,19 @@ def _row(
 class PricedTable:
     """One of the tables, reduced and in full."""
 
-    published: Published
     full: Extent
     reduced: Extent
-    words: Callable[[], dict[str, str]] = lambda: {}
-    """What the texts of the declaration leave open."""
 
     def __call__(self, experiment: Experiment, item: Declaration) -> Record:
-        made = self.rows(experiment)
+        made = self.rows(experiment, item)
         made.fill()
-        follows = made.what_follows()
-        return item.record(experiment, made.rows, follows=follows, words=self.words())
+        # Table 4 says which images are public.
+        public = "" if len(load("kmnist").train) else "public images are of KMNIST's test part, all that is at hand"
+        return item.record(experiment, made.rows, follows=made.what_follows(), words={"public": public})
 
-    def rows(self, experiment: Experiment) -> Rows:
+    def rows(self, experiment: Experiment, item: Declaration) -> Rows:
         extent = experiment.pick(self.reduced, self.full)
-        return Rows(experiment, self.published, extent.tiny() if experiment.quick else extent)
+        return Rows(experiment, item, self.full.usual, extent.tiny() if experiment.quick else extent)
 
 
 def _by_tenths(epoch: int, steps: int) -> Schedule:
@@ -225,66 +222,41 @@ def _halved(epoch: int, steps: int) -> Schedule:
     return Staircase(0.1, 0.5, 4 * epoch)
 
 
-_MNIST = Published(
-    PaperSettings(60_000, 32, 10, 3.1, _by_tenths, 0.9),
-    (7, 3, 1, 0.5, 0.1, 0.05, 0.025),
-    "table-4",
-)
-_CIFAR = Published(
-    PaperSettings(50_000, 16, 40, 2.5, _cycle),
-    (8, 4, 2, 1, 0.5, 0.1, 0.05),
-    "table-5",
-)
-_NEWS = Published(
-    PaperSettings(37_453, 300, 12, 1.0, _halved),
-    (7, 3, 1, 0.5, 0.1, 0.05),
-    "table-6",
-)
-_LENETS = ("LeNet-5", "LN-LeNet-5")
+_MNIST = PaperSettings(60_000, 32, 10, 3.1, _by_tenths, 0.9)
+_CIFAR = PaperSettings(50_000, 16, 40, 2.5, _cycle)
+_NEWS = PaperSettings(37_453, 300, 12, 1.0, _halved)
+_LENETS, _LSTMS = ("LeNet-5", "LN-LeNet-5"), ("BiLSTM-DL", "LN-BiLSTM-DL")
 _BN_LENETS = (f"BN-LeNet-5{AS_WRITTEN}", f"BN-LeNet-5{APART}")
-_FULL_MNIST = Extent(
-    Part(_LENETS, _MNIST.settings, _MNIST.epsilons),
-    _LENETS,
-    DpsgdSettings(30, 40, 4.0),
-    Part(_BN_LENETS, _MNIST.settings, _MNIST.epsilons),
-)
-
-
-def _public() -> str:
-    return "" if len(load("kmnist").train) else "public images are of KMNIST's test part, all that is at hand"
-
-
-TABLE_4 = PricedTable(
-    published=_MNIST,
-    full=_FULL_MNIST,
-    reduced=Extent(
-        Part(_LENETS, replace(_MNIST.settings, epochs=3), (3, 0.5, 0.05)),
-        _LENETS,
-        DpsgdSettings(30, 8, 4.0),
-        Part(_BN_LENETS, replace(_MNIST.settings, epochs=0.32), (3, 0.05)),
-    ),
-    words=lambda: {"public": _public()},
-)
 _RESNETS = tuple(f"{name}{way}" for name in ("ResNet-18", "VGG-16", "Fast-CIFAR-ResNet") for way in (AS_WRITTEN, APART))
-TABLE_5 = PricedTable(
-    published=_CIFAR,
+_MNIST_EPSILONS = (7, 3, 1, 0.5, 0.1, 0.05, 0.025)
+_CIFAR_EPSILONS = (8, 4, 2, 1, 0.5, 0.1, 0.05)
+TABLE_4 = PricedTable(
     full=Extent(
-        Part(("TF-tutorial",), _CIFAR.settings, _CIFAR.epsilons),
-        ("TF-tutorial",),
-        DpsgdSettings(50, 40, 1.0),
-        Part(_RESNETS, _CIFAR.settings, _CIFAR.epsilons),
+        Part(_LENETS, _MNIST, _MNIST_EPSILONS), _LENETS, (30, 40, 4.0), Part(_BN_LENETS, _MNIST, _MNIST_EPSILONS)
     ),
     reduced=Extent(
-        Part(("TF-tutorial",), replace(_CIFAR.settings, n=5000, epochs=6), (2, 0.1), test=2000),
+        Part(_LENETS, replace(_MNIST, epochs=3), (3, 0.5, 0.05)),
+        _LENETS,
+        (30, 8, 4.0),
+        Part(_BN_LENETS, replace(_MNIST, epochs=0.32), (3, 0.05)),
+    ),
+)
+TABLE_5 = PricedTable(
+    full=Extent(
+        Part(("TF-tutorial",), _CIFAR, _CIFAR_EPSILONS),
         ("TF-tutorial",),
-        DpsgdSettings(10, 10, 1.0),
-        Part(_RESNETS[-2:], replace(_CIFAR.settings, n=5000, epochs=0.8), (2,), test=500),
+        (50, 40, 1.0),
+        Part(_RESNETS, _CIFAR, _CIFAR_EPSILONS),
+    ),
+    reduced=Extent(
+        Part(("TF-tutorial",), replace(_CIFAR, n=5000, epochs=6), (2, 0.1), test=2000),
+        ("TF-tutorial",),
+        (10, 10, 1.0),
+        Part(_RESNETS[-2:], replace(_CIFAR, n=5000, epochs=0.8), (2,), test=500),
         width=8,
     ),
 )
-_LSTMS = ("BiLSTM-DL", "LN-BiLSTM-DL")
 TABLE_6 = PricedTable(
-    published=_NEWS,
-    full=Extent(Part(_LSTMS, _NEWS.settings, _NEWS.epsilons), _LSTMS, DpsgdSettings(20, 40, 4.0)),
-    reduced=Extent(Part(_LSTMS, _NEWS.settings, (3, 0.5, 0.05)), _LSTMS, DpsgdSettings(20, 10, 4.0)),
+    full=Extent(Part(_LSTMS, _NEWS, (7, 3, 1, 0.5, 0.1, 0.05)), _LSTMS, (20, 40, 4.0)),
+    reduced=Extent(Part(_LSTMS, _NEWS, (3, 0.5, 0.05)), _LSTMS, (20, 10, 4.0)),
 )

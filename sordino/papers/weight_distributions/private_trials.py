@@ -1,108 +1,25 @@
-"""The networks of SI's Tables 4 to 6 and their trainings.
+"""The trainings of SI's Tables 4 to 6.
 
 The trainings are those that a user gets: `fit` under either plan, with a ledger on disk.
 """
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
-from sordino import models
 from sordino.budget import Event, Ledger
-from sordino.data import load
-from sordino.features import Central, Feature, Pixels, WordVectors
 from sordino.papers.trials import Result, Say, Trial, resumed_or_restarted
-from sordino.papers.weight_distributions.noisy_weights import CIFAR, WORD, Examples, examples_of, loaded
+from sordino.papers.weight_distributions.networks import NETWORKS, Examples, NormedNetwork, examples_of, loaded
 from sordino.runs import Run
-from sordino.training import (
-    SGD,
-    Averaging,
-    MixingModule,
-    Progress,
-    TrainableModule,
-    accuracy,
-    cross_entropy,
-    fit,
-)
+from sordino.training import SGD, Averaging, Progress, TrainableModule, accuracy, fit
 
 _AVERAGED = 0.1
 """The share of DP-SGD's steps, at the end, that its weights are averaged over."""
-_PUBLIC = {"mnist": "kmnist", "cifar-10": "cifar-100"}
-
-
-def public_images(dataset: str, features: Feature, count: int = 30) -> Tensor:
-    """The public images that SI normalises this dataset's with, described as the private ones are.
-
-    SI takes KMNIST's training images; where only its test images are at hand, those.
-    """
-    if dataset not in _PUBLIC:
-        raise ValueError(f"SI has no public images beside {dataset}; it has them beside {' and '.join(_PUBLIC)}")
-    public = load(_PUBLIC[dataset])
-    images = (public.train if len(public.train) else public.test).x
-    if not 1 <= count <= len(images):
-        raise ValueError(f"from 1 to {len(images)} public images can be taken, not {count}")
-    return torch.as_tensor(features(images[:count]))
-
-
-@dataclass(frozen=True)
-class NormedNetwork:
-    """A network of Tables 4 to 6, built from a norm and a width, and what it is trained on."""
-
-    dataset: str
-    features: Feature
-    build: Callable[[models.Norm, int], nn.Module]
-    norm: models.Norm = models.no_norm
-    among: type[models.AmongPublic] | None = None
-    """How its batch norm sees public images beside the private ones, if it has one; then `norm` does not count."""
-
-    @property
-    def mixes(self) -> bool:
-        """Whether examples see each other in training: then there is no privacy."""
-        return self.among is models.BesidePublic
-
-    def module(self, width: int) -> nn.Module:
-        if self.among is None:
-            return self.build(self.norm, width)
-        public = public_images(self.dataset, self.features)
-        return self.among(lambda norm: self.build(norm, width), public)
-
-    def trainable(self, width: int) -> TrainableModule:
-        return (MixingModule if self.mixes else TrainableModule)(lambda: self.module(width), cross_entropy)
-
-
-AS_WRITTEN, APART = " by Algorithm 2", " with each example apart"
-"""Batch norm over the batch and the public images, as SI has it; and over each example and the public images."""
-_LENET = NormedNetwork("mnist", Pixels(), lambda norm, width: models.lenet5(norm=norm))
-_NEWS = NormedNetwork("ag-news", WordVectors(20), lambda norm, width: models.BiLSTMClassifier(WORD, score_norm=norm))
-_BATCH_NORMALISED = {
-    "BN-LeNet-5": _LENET,
-    "ResNet-18": NormedNetwork("cifar-10", CIFAR, lambda norm, width: models.resnet18(norm=norm, width=width)),
-    "VGG-16": NormedNetwork("cifar-10", CIFAR, lambda norm, width: models.vgg16(norm=norm, width=width)),
-    "Fast-CIFAR-ResNet": NormedNetwork(
-        "cifar-10", CIFAR, lambda norm, width: models.fast_cifar_resnet(norm=norm, width=width)
-    ),
-}
-NETWORKS = {
-    "LeNet-5": _LENET,
-    "LN-LeNet-5": replace(_LENET, norm=models.layer_norm),
-    "TF-tutorial": NormedNetwork(
-        "cifar-10", CIFAR >> Central(24), lambda norm, width: models.tf_tutorial_cnn(norm=norm)
-    ),
-    "BiLSTM-DL": _NEWS,
-    "LN-BiLSTM-DL": replace(_NEWS, norm=models.layer_norm),
-    **{
-        f"{name}{way}": replace(network, among=kind)
-        for name, network in _BATCH_NORMALISED.items()
-        for way, kind in {AS_WRITTEN: models.BesidePublic, APART: models.AmongPublic}.items()
-    },
-}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ import pytest
 from sordino.papers.items import reproduce
 from sordino.papers.trials import Experiment, TrialStore
 from sordino.papers.weight_distributions import noisy_weights
-from sordino.papers.weight_distributions.noisy_weights import DEVIATIONS, SUBJECTS, NoisyWeightsTrial, trial_of
+from sordino.papers.weight_distributions.networks import NETWORKS
+from sordino.papers.weight_distributions.noisy_weights import DEVIATIONS, NoisyWeightsTrial, trial_of
 
 SMALL = NoisyWeightsTrial("LeNet-300-100", 0.1, epochs=2, looks=2, records=96, test=40)
 
@@ -75,5 +76,5 @@ def test_what_is_reduced_is_said() -> None:
     assert four.shortfall("3 epochs", always="subset", of=10, all=1) == "subset; 4 seeds for all, not 10"
     assert trial_of(full, "BN-ResNet-18", 1.0).records is None
     assert trial_of(reduced, "BN-ResNet-18", 1.0).records == 5000
-    for subject in SUBJECTS:
+    for subject in NETWORKS:
         assert trial_of(replace(reduced, quick=True), subject, 1.0).records == 64

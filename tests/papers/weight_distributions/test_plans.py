@@ -9,11 +9,12 @@ import pytest
 from sordino.papers.trials import TrialStore
 from sordino.papers.weight_distributions.plans import (
     DELTA,
-    DpsgdSettings,
     PaperSettings,
     PlanAudit,
-    SoundSettings,
     claimed_noise,
+    dpsgd_optimiser,
+    dpsgd_plan,
+    sound_plan,
 )
 from sordino.training.schedules import Schedule, Staircase
 
@@ -54,14 +55,13 @@ def test_where_examples_mix_nothing_holds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("epsilon", [3.0, 0.05])
 def test_sound_plans_cost_what_is_asked(epsilon: float, tmp_path: Path) -> None:
-    method, descent = SoundSettings(), DpsgdSettings(10, 2, 4.0)
-    plans = method.plan(60_000, epsilon), descent.plan(60_000, epsilon)
+    plans = sound_plan(60_000, epsilon), dpsgd_plan(60_000, epsilon, 10, 2)
     for plan in plans:
         found = PlanAudit(plan, 200).run(store=TrialStore(tmp_path))
         assert 0.99 * epsilon < found["sound"] <= epsilon
         assert found["audited"] <= epsilon
     assert plans[0].learning_rate == pytest.approx(4 * epsilon / 3)
-    assert descent.optimiser(30_000, epsilon).learning_rate == pytest.approx(4 * epsilon / 3 / 2)
+    assert dpsgd_optimiser(30_000, epsilon, 4.0).learning_rate == pytest.approx(4 * epsilon / 3 / 2)
     assert plans[1].sampler.expected_batch_size == 6000
 
 
@@ -79,4 +79,4 @@ def test_an_audit_is_done_once_for_a_plan(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_small_dataset_is_no_reason_for_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert SoundSettings(2, 1).plan(16, 3.0).steps == 2
+        assert sound_plan(16, 3.0, 2, 1).steps == 2

@@ -12,8 +12,8 @@ from sordino.features import WordVectors
 from sordino.papers.declarations import declared
 from sordino.papers.items import reproduce
 from sordino.papers.trials import Experiment, TrialStore
-from sordino.papers.weight_distributions import plans, private_tables
-from sordino.papers.weight_distributions.plans import DpsgdSettings
+from sordino.papers.weight_distributions import ITEMS, plans, private_tables
+from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN
 from sordino.papers.weight_distributions.private_tables import (
     TABLE_4,
     TABLE_5,
@@ -21,10 +21,10 @@ from sordino.papers.weight_distributions.private_tables import (
     PricedTable,
     Rows,
 )
-from sordino.papers.weight_distributions.private_trials import APART, AS_WRITTEN
 from sordino.training.plan import Plan
 
-COLUMNS = list(declared("weight-distributions")["table-4"].columns)
+DECLARED = declared("weight-distributions")
+COLUMNS = list(DECLARED["table-4"].columns)
 
 
 def _vectors(self: WordVectors, texts: NDArray[Any]) -> NDArray[np.float32]:
@@ -63,10 +63,13 @@ def _rows(monkeypatch: pytest.MonkeyPatch, table: PricedTable, experiment: Exper
     """The rows of a table whose plans cost no time."""
     monkeypatch.setattr(private_tables, "Rows", _Untrained)
     monkeypatch.setattr(plans, "claimed_noise", lambda *sizes: 1.0)
-    monkeypatch.setattr(DpsgdSettings, "plan", lambda self, n, epsilon: Plan(PoissonSampler(n, 10), 0.1, 1.0, 5))
-    rows = table.rows(experiment)
+    monkeypatch.setattr(
+        private_tables, "dpsgd_plan", lambda n, epsilon, *sizes: Plan(PoissonSampler(n, 10), 0.1, 1.0, 5)
+    )
+    item = DECLARED[next(name for name, each in ITEMS.items() if each is table)]
+    rows = table.rows(experiment, item)
     rows.fill()
-    assert table(experiment, declared("weight-distributions")["table-4"]).rows == rows.rows
+    assert table(experiment, item).rows == rows.rows
     return rows
 
 
@@ -81,14 +84,14 @@ def test_the_reduced_mnist_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slow is not None
     made = rows.extent.usual.settings.plan(3), slow.settings.plan(3)
     assert [plan.steps for plan in made] == [5625, 600]
-    assert rows.published.settings.plan(3).steps == 18_750
+    assert rows.paper.settings.plan(3).steps == 18_750
 
 
 def test_in_full_every_plan_is_the_papers_and_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = _rows(monkeypatch, TABLE_4, Experiment(full=True, seeds=1))
     slow = rows.extent.batch_normalised
     assert slow is not None
-    assert rows.extent.usual.settings == slow.settings == rows.published.settings
+    assert rows.extent.usual.settings == slow.settings == rows.paper.settings
     assert not any(row[COLUMNS.index("seeds")] == 0 for row in rows.rows)
     assert len(rows.rows) == 7 * (4 + 4)
 
@@ -97,7 +100,7 @@ def test_texts_are_trained_by_the_papers_plan_also_where_reduced(monkeypatch: py
     rows = _rows(monkeypatch, TABLE_6, Experiment())
     asked = [row[1] for row in rows.rows if row[0] == "SI-DPSGD, the paper's plan"]
     assert asked == [7, 1, 0.1]
-    rates = rows.published.settings.plan(7).rates
+    rates = rows.paper.settings.plan(7).rates
     assert (rates[0], rates[499], rates[500], rates[-1]) == (0.1, 0.1, 0.05, 0.025)
     assert len(rates) == 1499
 
@@ -122,11 +125,11 @@ def test_what_follows_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_papers_figure_is_never_put_beside_another_algorithm() -> None:
-    published = private_tables._MNIST
-    assert published.accuracy("SI-DPSGD", f"BN-LeNet-5{AS_WRITTEN}", 0.05) == "99.12"
-    assert published.accuracy("SI-DPSGD", f"BN-LeNet-5{APART}", 0.05) is None
-    for table in (private_tables._MNIST, private_tables._CIFAR, private_tables._NEWS):
-        assert all(len(row) == 1 + len(table.epsilons) for row in private_tables._DECLARED[table.item].published)
+    rows = TABLE_4.rows(Experiment(), DECLARED["table-4"])
+    assert rows.published("SI-DPSGD", f"BN-LeNet-5{AS_WRITTEN}", 0.05) == "99.12"
+    assert rows.published("SI-DPSGD", f"BN-LeNet-5{APART}", 0.05) is None
+    for name, table in (("table-4", TABLE_4), ("table-5", TABLE_5), ("table-6", TABLE_6)):
+        assert all(len(row) == 1 + len(table.full.usual.epsilons) for row in DECLARED[name].published)
 
 
 def test_the_quick_form_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
