@@ -211,26 +211,18 @@ _SEARCHES: dict[str, tuple[SearchMethod, SearchMethod, SearchMethod]] = {
 }
 """PAW's own, reduced, and quick."""
 _STW = "STW: PAAS without noise, then its winner"
-_TABLE_8: dict[str, tuple[float, str | None, float | None]] = {
-    _STW: (93.10, None, None),
-    "PAAS": (94.94, "10–15", 22.3),
-    "RS": (95.18, "340–360", 3.51),
-    "MGRS": (95.54, "60–70", 8.53),
-}
-"""Accuracy, GPU hours, and the ε that PAW says the search costs. The first row is of Table I."""
-_TABLE_9 = {
-    _EPSILON: {"STW": ("674,762 (658,314)", 92.04, 97.97), "PAW": ("9,610 (9,610)", 95.18, 96.84)},
-    _SMALL: {"STW": ("674,762 (658,314)", 72.28, 97.97), "PAW": ("76,810 (10,250)", 91.61, 92.70)},
-}
-"""Parameters (trained), accuracy by DP-SGD, by SGD."""
 
 
 def table_8(experiment: Experiment, item: Declaration) -> Record:
-    """PAAS, RS and MGRS at one ε of a training, and the standard workflow."""
+    """PAAS, RS and MGRS at one ε of a training, and the standard workflow.
+
+    Published are accuracy, GPU hours and the ε that PAW says the search costs; the first row is of Table I.
+    """
     rows: list[list[Cell]] = []
     found: dict[str, Interval] = {}
     claims: list[str] = []
-    for name, (paper, hours, claim) in _TABLE_8.items():
+    for name, paper, *more in item.published:
+        hours, claim = more or (None, None)
         standard = name == _STW
         workflow = standard_workflow(experiment, "PAAS", _EPSILON) if standard else aware_workflow(experiment, name)
         results = experiment.repeated(workflow, _SEEDS, _FULL_SEEDS)
@@ -244,28 +236,19 @@ def table_8(experiment: Experiment, item: Declaration) -> Record:
         row += [own[0]["epsilon_of_one_training"], claim, theirs, ours, whole, results[0]["accountant"]]
         rows.append([*row, hours, minutes, len(results)])
     searched = {name: each for name, each in found.items() if name != _STW}
-    columns = ["workflow", "data", "paper", "ours", "parameters (trained)", "ε of the winner's training alone"]
-    columns += ["paper's claimed ε of its search", "sound ε of the paper's search", "claimed ε of ours (Eq. 9)"]
-    columns += ["sound ε of our whole workflow", "accountant", "paper, GPU hours", "ours, core minutes", "seeds"]
-    return item.record(
-        experiment,
-        rows,
-        columns=columns,
-        follows=[
-            *(f"{name} is {each.better_than(found[_STW], 'STW')}" for name, each in searched.items()),
-            among(searched),
-            *claims,
-        ],
-        words={"title": f"Searches for a dense network under privacy, each training at ε={_EPSILON:g}"},
-    )
+    said = [f"{name} is {each.better_than(found[_STW], 'STW')}" for name, each in searched.items()]
+    return item.record(experiment, rows, follows=[*said, among(searched), *claims])
 
 
 def table_9(experiment: Experiment, item: Declaration) -> Record:
-    """Random search with frozen layers, without noise and with it."""
+    """Random search with frozen layers, without noise and with it.
+
+    Published are, for STW and PAW at each ε, parameters (trained) and accuracies by DP-SGD and by SGD.
+    """
     standard = experiment.repeated(standard_workflow(experiment, "RS", _EPSILON, _SMALL), _SEEDS, _FULL_SEEDS)
     rows: list[list[Cell]] = []
     said: list[str] = []
-    for epsilon, theirs in _TABLE_9.items():
+    for epsilon, *theirs in item.published:
         aware = experiment.repeated(aware_workflow(experiment, "RS", epsilon), _SEEDS, _FULL_SEEDS)
         plain = [_by_sgd(experiment, result, seed) for seed, result in enumerate(aware)]
         noisy = [result["then"][f"{epsilon:g}"] for result in standard]
@@ -273,8 +256,8 @@ def table_9(experiment: Experiment, item: Declaration) -> Record:
         comparison = Comparison(f"ε={epsilon:g}", of(noisy), of(aware), of(standard), of(plain))
         claim = beside_claim(f"RS at ε={epsilon:g}", _whole(aware), aware[0]["claimed_epsilon"])
         said += [comparison.words("PAW's network is better than STW's", "STW's"), claim]
-        for name, own, results, sgd in (("STW", noisy, standard, standard), ("PAW", aware, aware, plain)):
-            parameters, private, without = theirs[name]
+        ours = (("STW", noisy, standard, standard), ("PAW", aware, aware, plain))
+        for (name, own, results, sgd), (parameters, private, without) in zip(ours, theirs, strict=True):
             prices: list[Cell] = [None, None]
             if name == "PAW":
                 prices = [claimed_random_search(epsilon, [400]), their_sound_epsilon(experiment, "RS", epsilon)]
@@ -282,11 +265,7 @@ def table_9(experiment: Experiment, item: Declaration) -> Record:
             row += [without, of(sgd).percent(), own[0]["epsilon_of_one_training"], *prices]
             first = results[0]
             rows.append([*row, first["claimed_epsilon"], _whole(results), first["accountant"], len(results)])
-    columns = ["workflow", "data", "paper's ε", "paper's parameters (trained)", "parameters (trained)"]
-    columns += ["paper, DP-SGD", "ours, DP-SGD", "paper, SGD", "ours, SGD", "ε of the winner's training alone"]
-    columns += ["claimed ε of the paper's search (Eq. 9)", "sound ε of the paper's search"]
-    columns += ["claimed ε of ours (Eq. 9)", "sound ε of our whole workflow", "accountant", "seeds"]
-    return item.record(experiment, rows, columns=columns, follows=said)
+    return item.record(experiment, rows, follows=said)
 
 
 def _length(experiment: Experiment) -> Length:

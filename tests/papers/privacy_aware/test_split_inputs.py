@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sordino.papers.privacy_aware.split_inputs import TABLE_3, SplitInputs, sums_of_parts
+from sordino.papers.privacy_aware.split_inputs import SIZES, SplitInputs, sums_of_parts
 from sordino.papers.trials import TrialStore
 
 
-@pytest.mark.parametrize("size", TABLE_3)
+@pytest.mark.parametrize("size", SIZES)
 def test_inputs_sum_to_the_same_whatever_their_number(size: int) -> None:
     x, y = sums_of_parts(40, size, 3)
     base, labels = sums_of_parts(40, 10, 3)
