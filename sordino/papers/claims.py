@@ -33,7 +33,8 @@ class Verdict:
         return "yes" if self.held == self.of else self.otherwise if self.held == 0 else f"{self.held} of {self.of}"
 
 
-Judge = Callable[[Record], Verdict]
+Judge = Callable[..., Verdict]
+"""Of a record, with the choices that are declared."""
 Cells = dict[str, Cell]
 
 
@@ -62,83 +63,67 @@ def _range(values: list[float]) -> str:
     return f"{as_text(min(values))}–{as_text(max(values))}"
 
 
-def reached(paper: str = "paper", ours: str = "ours", within: float = 0.3, best_of: str | None = None) -> Judge:
+def reached(
+    record: Record, paper: str = "paper", ours: str = "ours", within: float = 0.3, best_of: str | None = None
+) -> Verdict:
     """Our figures are no more than `within` below the paper's; of rows with one `best_of` up to a comma, the best."""
-
-    def judge(record: Record) -> Verdict:
-        pairs: dict[Any, tuple[float, float]] = {}
-        for place, row in enumerate(_rows(record)):
-            theirs, found = value(row[paper]), value(row[ours])
-            key = place if best_of is None else str(row[best_of]).partition(",")[0]
-            if theirs is not None and found is not None and (key not in pairs or found > pairs[key][1]):
-                pairs[key] = theirs, found
-        gaps = [found - theirs for theirs, found in pairs.values()]
-        said = _range([found for _, found in pairs.values()])
-        if len(gaps) > 3:
-            said = f"{median(gaps):+.2f} points in the median, {min(gaps):+.2f} at worst"
-        held = sum(gap >= -within for gap in gaps)
-        return Verdict(held, len(gaps), said, _range([theirs for theirs, _ in pairs.values()]))
-
-    return judge
+    pairs: dict[Any, tuple[float, float]] = {}
+    for place, row in enumerate(_rows(record)):
+        theirs, found = value(row[paper]), value(row[ours])
+        key = place if best_of is None else str(row[best_of]).partition(",")[0]
+        if theirs is not None and found is not None and (key not in pairs or found > pairs[key][1]):
+            pairs[key] = theirs, found
+    gaps = [found - theirs for theirs, found in pairs.values()]
+    said = _range([found for _, found in pairs.values()])
+    if len(gaps) > 3:
+        said = f"{median(gaps):+.2f} points in the median, {min(gaps):+.2f} at worst"
+    held = sum(gap >= -within for gap in gaps)
+    return Verdict(held, len(gaps), said, _range([theirs for theirs, _ in pairs.values()]))
 
 
-def above(first: Cells, second: Cells, by: Sequence[str] = (), ours: str = "ours", apart: bool = False) -> Judge:
+def above(
+    record: Record, first: Cells, second: Cells, by: Sequence[str] = (), ours: str = "ours", apart: bool = False
+) -> Verdict:
     """Rows like `first` are above rows like `second` that are equal in `by`, if `apart` with intervals apart."""
-
-    def judge(record: Record) -> Verdict:
-        rows = _rows(record)
-        gaps = []
-        for row in (row for row in rows if _is(row, first)):
-            match = next((other for other in rows if _is(other, {**second, **{name: row[name] for name in by}})), None)
-            if match is not None:
-                gap = (value(row[ours]) or 0) - (value(match[ours]) or 0)
-                gaps.append((gap, gap > (_half(row[ours]) + _half(match[ours]) if apart else 0)))
-        said = ", ".join(f"{gap:+.2f}" for gap, _ in gaps[:4]) + (", …" if len(gaps) > 4 else "")
-        otherwise = "not shown" if apart else "no"
-        return Verdict(sum(clear for _, clear in gaps), len(gaps), said, otherwise=otherwise)
-
-    return judge
+    rows = _rows(record)
+    gaps = []
+    for row in (row for row in rows if _is(row, first)):
+        match = next((other for other in rows if _is(other, {**second, **{name: row[name] for name in by}})), None)
+        if match is not None:
+            gap = (value(row[ours]) or 0) - (value(match[ours]) or 0)
+            gaps.append((gap, gap > (_half(row[ours]) + _half(match[ours]) if apart else 0)))
+    said = ", ".join(f"{gap:+.2f}" for gap, _ in gaps[:4]) + (", …" if len(gaps) > 4 else "")
+    otherwise = "not shown" if apart else "no"
+    return Verdict(sum(clear for _, clear in gaps), len(gaps), said, otherwise=otherwise)
 
 
-def column_above(first: str, second: str, where: Cells | None = None, apart: bool = False) -> Judge:
+def column_above(record: Record, first: str, second: str, where: Cells | None = None, apart: bool = False) -> Verdict:
     """In every row, one column is above another, if `apart` with intervals apart."""
-
-    def judge(record: Record) -> Verdict:
-        gaps = []
-        for row in (row for row in _rows(record) if _is(row, where or {})):
-            high, low = value(row[first]), value(row[second])
-            if high is not None and low is not None:
-                gaps.append((high - low, high - low > (_half(row[first]) + _half(row[second]) if apart else 0)))
-        middle = median(gap for gap, _ in gaps)
-        return Verdict(sum(clear for _, clear in gaps), len(gaps), f"{middle:+.3g} in the median")
-
-    return judge
+    gaps = []
+    for row in (row for row in _rows(record) if _is(row, where or {})):
+        high, low = value(row[first]), value(row[second])
+        if high is not None and low is not None:
+            gaps.append((high - low, high - low > (_half(row[first]) + _half(row[second]) if apart else 0)))
+    middle = median(gap for gap, _ in gaps)
+    return Verdict(sum(clear for _, clear in gaps), len(gaps), f"{middle:+.3g} in the median")
 
 
-def noted(about: str, holds: str, figures: str = "") -> Judge:
+def noted(record: Record, about: str, holds: str, figures: str = "") -> Verdict:
     """Of what the notes say `about` it, so many say that it `holds`; ours are the `figures` in it: all are patterns."""
-
-    def judge(record: Record) -> Verdict:
-        said = [match.group() for note in record.notes for match in re.finditer(about, note)]
-        held = sum(bool(re.search(holds, each)) for each in said)
-        found = [match.group(1) for each in said for match in re.finditer(figures, each)] if figures else []
-        ours = ", ".join(found[:4]) + (", …" if len(found) > 4 else "") if found else f"in {held} of {len(said)}"
-        return Verdict(held, len(said), ours, otherwise="not shown")
-
-    return judge
+    said = [match.group() for note in record.notes for match in re.finditer(about, note)]
+    held = sum(bool(re.search(holds, each)) for each in said)
+    found = [match.group(1) for each in said for match in re.finditer(figures, each)] if figures else []
+    ours = ", ".join(found[:4]) + (", …" if len(found) > 4 else "") if found else f"in {held} of {len(said)}"
+    return Verdict(held, len(said), ours, otherwise="not shown")
 
 
-def growing(column: str, by: str, falling: bool = False) -> Judge:
+def growing(record: Record, column: str, by: str, falling: bool = False) -> Verdict:
     """A column grows (or falls) with another."""
-
-    def judge(record: Record) -> Verdict:
-        rows = sorted(_rows(record), key=lambda row: value(row[by]) or 0, reverse=falling)
-        values = [value(row[column]) or 0 for row in rows]
-        held = sum(low < high for low, high in pairwise(values))
-        ends = values[::-1] if falling else values
-        return Verdict(held, len(values) - 1, f"{as_text(ends[0])} to {as_text(ends[-1])}")
-
-    return judge
+    rows = sorted(_rows(record), key=lambda row: value(row[by]) or 0, reverse=falling)
+    values = [value(row[column]) or 0 for row in rows]
+    held = sum(low < high for low, high in pairwise(values))
+    ends = values[::-1] if falling else values
+    return Verdict(held, len(values) - 1, f"{as_text(ends[0])} to {as_text(ends[-1])}")
 
 
 def parameters(record: Record) -> Verdict:
@@ -190,15 +175,11 @@ def refuted(record: Record) -> Verdict:
     return Verdict(held, len(claims), f"sound ε of {min(sound):.0e} or more")
 
 
-def norms(plain: Sequence[str], normed: Sequence[str]) -> Judge:
+def norms(record: Record, plain: Sequence[str], normed: Sequence[str]) -> Verdict:
     """At σ of 1 and 2, each network with a norm is above the same without."""
-
-    def judge(record: Record) -> Verdict:
-        of = {(row["model"], row["σ"]): value(row["ours"]) or 0 for row in _rows(record)}
-        gaps = [of[b, noise] - of[a, noise] for a, b in zip(plain, normed, strict=True) for noise in (1.0, 2.0)]
-        return Verdict(sum(gap > 0 for gap in gaps), len(gaps), f"{min(gaps):+.1f} to {max(gaps):+.1f} points")
-
-    return judge
+    of = {(row["model"], row["σ"]): value(row["ours"]) or 0 for row in _rows(record)}
+    gaps = [of[b, noise] - of[a, noise] for a, b in zip(plain, normed, strict=True) for noise in (1.0, 2.0)]
+    return Verdict(sum(gap > 0 for gap in gaps), len(gaps), f"{min(gaps):+.1f} to {max(gaps):+.1f} points")
 
 
 def learns(record: Record) -> Verdict:
@@ -219,21 +200,29 @@ def time(record: Record) -> Verdict:
     return Verdict(held, len(ratios), f"{min(ratios)[0]:.1f}–{max(ratios)[0]:.1f} ×")
 
 
-_DIRECT: dict[str, Judge] = {
+_JUDGES: dict[str, Judge] = {
     judge.__name__: judge
     for judge in (
-        *(parameters, square_root, iteration, noise_slows, generalisation),
-        *(thirteen, refuted, learns, answer, time),
+        reached,
+        above,
+        column_above,
+        noted,
+        growing,
+        norms,
+        parameters,
+        square_root,
+        iteration,
+        noise_slows,
+        generalisation,
+        thirteen,
+        refuted,
+        learns,
+        answer,
+        time,
     )
-}
-_WITH_CHOICES: dict[str, Callable[..., Judge]] = {
-    make.__name__: make for make in (reached, above, column_above, noted, growing, norms)
 }
 
 
 def verdict(item: Declaration, record: Record) -> Verdict | None:
     """Whether the record bears out what the paper claims; None where it claims nothing."""
-    if not item.claim:
-        return None
-    judge = _DIRECT[item.judge] if item.judge in _DIRECT else _WITH_CHOICES[item.judge](**item.judged)
-    return judge(record)
+    return _JUDGES[item.judge](record, **item.judged) if item.claim else None

@@ -79,15 +79,15 @@ RECORD = Record(
 
 
 def test_judges_count_what_holds() -> None:
-    assert reached(within=0.3)(RECORD) == Verdict(2, 3, "89.9, 79, 94", "90, 80, 70")
-    assert reached(best_of="model")(RECORD) == Verdict(2, 2, "89.9, 94", "90, 70")
-    assert above({"model": "a"}, {"model": "b"}, ("ε",))(RECORD).held == 2
-    assert above({"model": "a"}, {"model": "b"}, ("ε",), apart=True)(RECORD).held == 1
-    assert column_above("ours", "plain")(RECORD).held == 2
-    assert growing("ours", "paper")(RECORD).of == 3
-    found = noted("better by .*", r"\(intervals apart\)", r"by (\S+) points")(RECORD)
+    assert reached(RECORD, within=0.3) == Verdict(2, 3, "89.9, 79, 94", "90, 80, 70")
+    assert reached(RECORD, best_of="model") == Verdict(2, 2, "89.9, 94", "90, 70")
+    assert above(RECORD, {"model": "a"}, {"model": "b"}, ("ε",)).held == 2
+    assert above(RECORD, {"model": "a"}, {"model": "b"}, ("ε",), apart=True).held == 1
+    assert column_above(RECORD, "ours", "plain").held == 2
+    assert growing(RECORD, "ours", "paper").of == 3
+    found = noted(RECORD, "better by .*", r"\(intervals apart\)", r"by (\S+) points")
     assert (str(found), found.ours) == ("1 of 2", "+1.5, +0.5")
-    assert str(noted("nothing", "at all")(RECORD)) == "–"
+    assert str(noted(RECORD, "nothing", "at all")) == "–"
 
 
 def test_verdicts_in_words() -> None:
