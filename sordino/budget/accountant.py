@@ -43,16 +43,13 @@ def cost(event: Event, delta: float, adjacency: str = "zero-out") -> Cost:
 def _cost(event: Event, delta: float, adjacency: Adjacency) -> Cost:
     delta_besides_exceptions(event, delta)  # says so where they leave nothing
     by_pld, by_rdp = _attempt(pld.epsilon, event, delta, adjacency), _attempt(rdp.epsilon, event, delta, adjacency)
-    by_both = _split(event, delta, adjacency) if by_pld is None else None
-    bounds: list[tuple[float, Accountant]] = []
-    if by_pld is not None:
-        bounds.append((by_pld, "pld"))
-    if by_rdp is not None:
-        bounds.append((by_rdp, "rdp"))
-    if by_both is not None:
-        bounds.append((by_both, "pld+rdp"))
-    if (by_sum := pure_epsilon(event, adjacency)) is not None:
-        bounds.append((by_sum, "pure"))
+    found: dict[Accountant, float | None] = {
+        "pld": by_pld,
+        "rdp": by_rdp,
+        "pld+rdp": _split(event, delta, adjacency) if by_pld is None else None,
+        "pure": pure_epsilon(event, adjacency),
+    }
+    bounds = [(epsilon, accountant) for accountant, epsilon in found.items() if epsilon is not None]
     if not bounds:
         refused = f"no accountant can price this event under {adjacency} at δ={delta:g}"
         try:

@@ -4,8 +4,8 @@ The rules assume that a row belongs to the same example all the way through. A m
 by a mask, breaks that without mixing anything: its gradients must be formed example by example.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,11 +19,8 @@ from sordino.gradients.rules import Rule, rules_for
 from sordino.gradients.tape import Layouts, Routes, Tape, installed
 from sordino.gradients.tracked_parameters import NoRuleError, Tracked
 
-
-class Strategy(Protocol):
-    """Losses of the examples, and measured gradients of each parameter that the loss depends on."""
-
-    def __call__(self, x: Any, y: Any) -> tuple[Tensor, dict[str, MeasuredGradient]]: ...
+Strategy = Callable[[Any, Any], tuple[Tensor, dict[str, MeasuredGradient]]]
+"""From a batch (x, y): losses of the examples, and measured gradients of each parameter that the loss depends on."""
 
 
 class LayerRules:

@@ -262,6 +262,11 @@ def at_least_single(x: Tensor) -> Tensor:
     return x if x.dtype.itemsize >= 4 else x.float()
 
 
+def by_example(rows: Tensor, examples: int) -> Tensor:
+    """(N, …) summed over each example's rows, which lie together."""
+    return rows if len(rows) == examples else rows.unflatten(0, (examples, -1)).sum(1)
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """F.linear; for few outputs by oneDNN, which reads the wide operand about twice as fast as BLAS does."""
     if len(weight) <= _THIN and _suits_onednn(x, weight):

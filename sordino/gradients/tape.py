@@ -22,6 +22,7 @@ from sordino.gradients.per_example_gradients import (
     OuterProducts,
     PerExampleGradient,
     WholeGradient,
+    by_example,
 )
 from sordino.gradients.precision import without_autocast
 from sordino.gradients.tracked_parameters import NoRuleError, Tracked
@@ -234,7 +235,7 @@ class _OwnForward:
                 f"the rule of {type(self._layer).__name__} gives a gradient of {name!r} of shape "
                 f"{tuple(value.shape)}: expected one of shape {tuple(shape)} for each row of the input"
             )
-        return WholeGradient(value if len(value) == self._examples else value.unflatten(0, (self._examples, -1)).sum(1))
+        return WholeGradient(by_example(value, self._examples))
 
     def _run(self, values: dict[str, Tensor], *inputs: Tensor) -> Any:
         """The layer's own forward, and that of the layers in it, not those that rules put in their place."""

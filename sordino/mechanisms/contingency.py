@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sordino.budget import Event, Gaussian, Ledger
 from sordino.mechanisms import memory
 from sordino.mechanisms.exact import check_count_noise, noisy_counts
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.mechanisms.streams import Stream, Streams, charge
 
 Table = NDArray[np.float64]
 Tables = dict[tuple[int, int], Table]
@@ -80,8 +80,7 @@ class PairTables:
         memory.require(
             self.needed_bytes, "a release of the tables of all pairs", "leave the attributes of most values out"
         )
-        streams = Streams.fresh() if streams is None else streams
-        ledger.spend(self.event, what, part, seeded=streams.predictable)
+        streams = charge(ledger, self.event, what, part, streams)
         counts = pair_tables(codes, self.sizes)
         return self.noised(counts, streams.generator(Stream.NOISE))
 

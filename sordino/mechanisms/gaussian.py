@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sordino.budget import Gaussian, Ledger
 from sordino.mechanisms.exact import check_noise, noisy_sum
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.mechanisms.streams import Stream, Streams, charge
 
 Array = NDArray[np.float64]
 GRAM_BITS = 18
@@ -120,8 +120,6 @@ def clipped_gaussian_sum(
         raise ValueError(f"l2_clip must be a positive finite number, not {l2_clip!r}")
     check_length(len(rows))
     check_sum_noise(l2_clip, noise_multiplier)
-    streams = Streams.fresh() if streams is None else streams
-    ledger.spend(Gaussian(noise_multiplier), what, part, seeded=streams.predictable)
-    generator = streams.generator(Stream.NOISE)
+    generator = charge(ledger, Gaussian(noise_multiplier), what, part, streams).generator(Stream.NOISE)
     total, unit = clipped_sum(np.asarray(rows), l2_clip)
     return noisy_sum(generator, total, unit, noise_multiplier * l2_clip)

@@ -19,7 +19,7 @@ from sordino.mechanisms.gaussian import (
     whole_rows,
 )
 from sordino.mechanisms.quantile import check_quantile, draw_quantile
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.mechanisms.streams import Stream, Streams, charge
 
 Array = NDArray[np.float64]
 _BLOCK = 4096
@@ -79,9 +79,7 @@ class ChannelMoments:
             raise ValueError(f"expected two arrays (n, channels), not {means.shape} and {squares.shape}")
         ledger.refuse_add_remove()
         check_length(len(means))
-        streams = Streams.fresh() if streams is None else streams
-        if not paid:
-            ledger.spend(self.event, what, part, seeded=streams.predictable, run=run)
+        streams = charge(ledger, self.event, what, part, streams, run=run, paid=paid)
         if self.sample_rate < 1:
             joins = streams.generator(Stream.SAMPLING).random(len(means)) < self.sample_rate
             means, squares, n = means[joins], squares[joins], self.sample_rate * len(means)
@@ -157,11 +155,8 @@ class ThresholdQuantiles:
         ledger.refuse_add_remove()  # the moments would refuse it once the thresholds are paid for
         if len(means) == 0:
             raise ValueError("thresholds need at least one record")
-        streams = Streams.fresh() if streams is None else streams
-        if not paid:
-            ledger.spend(self.event, what, part, seeded=streams.predictable, run=run)
         # One generator for both: the second quantile continues where the first one stopped.
-        generator = streams.generator(Stream.NOISE)
+        generator = charge(ledger, self.event, what, part, streams, run=run, paid=paid).generator(Stream.NOISE)
         clips = []
         for rows, (low, high) in ((means, self.mean_bounds), (squares, self.square_bounds)):
             scale = (log(low), log(high))
@@ -233,9 +228,7 @@ class SecondMoments:
         ledger.refuse_add_remove()
         memory.require(memory_of(rows.shape[1]), f"second moments of vectors of {rows.shape[1]:,} numbers", SHORTER)
         check_length(len(rows))
-        streams = Streams.fresh() if streams is None else streams
-        ledger.spend(self.event, what, part, seeded=streams.predictable)
-        generator = streams.generator(Stream.NOISE)
+        generator = charge(ledger, self.event, what, part, streams).generator(Stream.NOISE)
         n, d = rows.shape
         square = self.l2_clip**2
         blocks = (whole_rows(rows[start : start + _BLOCK], self.l2_clip, GRAM_BITS) for start in range(0, n, _BLOCK))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Adjacency, Event, Ledger, Pure, Repeated
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.mechanisms.streams import Stream, Streams, charge
 
 Bounds = tuple[float, float]
 # The answers: the middles of so many equal cells between the bounds, the same ones whatever the data.
@@ -51,9 +51,7 @@ def private_quantile(
     check_quantile(quantile, bounds, epsilon)
     if len(values) == 0 and ledger.terms.adjacency != "add-remove":  # there, an empty dataset is private too
         raise ValueError("a quantile needs at least one record")
-    streams = Streams.fresh() if streams is None else streams
-    ledger.spend(Pure(epsilon), what, part, seeded=streams.predictable)
-    generator = streams.generator(Stream.NOISE)
+    generator = charge(ledger, Pure(epsilon), what, part, streams).generator(Stream.NOISE)
     return draw_quantile(values, quantile, bounds, epsilon, ledger.terms.adjacency, generator)
 
 
@@ -90,9 +88,7 @@ def private_bounds(
         check_quantile(tail, wide, each)
     if len(values) == 0 and ledger.terms.adjacency != "add-remove":  # there, an empty dataset is private too
         raise ValueError("bounds need at least one record")
-    streams = Streams.fresh() if streams is None else streams
-    ledger.spend(event, what, part, seeded=streams.predictable)
-    generator = streams.generator(Stream.NOISE)
+    generator = charge(ledger, event, what, part, streams).generator(Stream.NOISE)
     found = []
     for column, wide in zip(values.T, wide_bounds, strict=True):
         low, high = (

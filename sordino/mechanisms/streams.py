@@ -19,6 +19,8 @@ from weakref import WeakSet
 import numpy as np
 from randomgen import AESCounter
 
+from sordino.budget import Event, Ledger
+
 GENERATOR = "AES-128-CTR, noise of statistics on a grid"
 """What turns a key into noise. Unfinished work is bound to it: under another name a lost step is not repeated."""
 
@@ -139,6 +141,20 @@ def _no_core_dumps() -> None:
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     # One byte, not none: Linux then keeps the dump from a program in core_pattern too, which has no limit otherwise.
     resource.setrlimit(resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))
+
+
+def charge(
+    ledger: Ledger, event: Event, what: str, part: str, streams: Streams | None, *, run: str = "", paid: bool = False
+) -> Streams:
+    """Charge a release to the ledger, and return the streams to draw its noise from: fresh ones unless some are given.
+
+    Every mechanism calls this before it reads the data. The ledger notes streams that anyone can predict. A release
+    that is `paid` was charged before and is repeated.
+    """
+    streams = Streams.fresh() if streams is None else streams
+    if not paid:
+        ledger.spend(event, what, part, seeded=streams.predictable, run=run)
+    return streams
 
 
 def new_secret() -> bytes:

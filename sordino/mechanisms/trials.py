@@ -9,7 +9,7 @@ from scipy import stats
 
 from sordino.budget import Gaussian, Laplace, Ledger
 from sordino.mechanisms.exact import check_count_noise, laplace_counts, noisy_counts
-from sordino.mechanisms.streams import Stream, Streams
+from sordino.mechanisms.streams import Stream, Streams, charge
 
 ScoreNoise = Laplace | Gaussian
 
@@ -36,10 +36,8 @@ def noisy_accuracy(
     if len(correct) == 0:
         raise ValueError("an accuracy needs at least one record")
     check_count_noise(noise_multiplier)
-    streams = Streams.fresh() if streams is None else streams
-    ledger.spend(Gaussian(noise_multiplier), what, part, seeded=streams.predictable)
-    count = np.array(np.count_nonzero(correct))
-    noisy = noisy_counts(streams.generator(Stream.NOISE), count, noise_multiplier)
+    generator = charge(ledger, Gaussian(noise_multiplier), what, part, streams).generator(Stream.NOISE)
+    noisy = noisy_counts(generator, np.array(np.count_nonzero(correct)), noise_multiplier)
     return float(np.clip(noisy / len(correct), 0.0, 1.0))
 
 

@@ -21,6 +21,7 @@ from sordino.gradients.per_example_gradients import (
     at_least_single,
     block_length,
     block_norms,
+    by_example,
     gram_norm,
     likely,
     summed_squares,
@@ -68,7 +69,7 @@ class _Convolution:
         if self._weight_name:
             found[self._weight_name] = _Patches(g, a, self._rows, self._geometry, self._buffers, self._weight_name)
         if self._bias_name:
-            found[self._bias_name] = WholeGradient(_by_example(g.sum(tuple(range(2, g.ndim))), self._rows))
+            found[self._bias_name] = WholeGradient(by_example(g.sum(tuple(range(2, g.ndim))), len(g) // self._rows))
         return (None if backward is None else backward.to(x.dtype),), found
 
 
@@ -160,9 +161,8 @@ class _Patches:
             block_norms(result.view(len(source), -1), lengths)  # while they are in the cache
         layout = (outputs, *kernel, inputs) if channels_last else geometry.weight
         squares = summed_squares(norms) if self._rows == 1 else None
-        return WholeGradient(
-            _by_example(whole.view(len(x), *layout), self._rows), channels_last=channels_last, squares=squares
-        )
+        gradients = by_example(whole.view(len(x), *layout), len(x) // self._rows)
+        return WholeGradient(gradients, channels_last=channels_last, squares=squares)
 
 
 class _Frame:
@@ -264,9 +264,7 @@ class _ConvolvedGradient(MeasuredGradient):
         return total.view(total.shape[0], rows * prod(out), rows * prod(out))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        factors = (
-            factors.to(self._g.dtype).repeat_interleave(self._rows) if self._rows > 1 else factors.to(self._g.dtype)
-        )
+        factors = factors.to(self._g.dtype).repeat_interleave(self._rows)
         g = self._g * factors.view(-1, *[1] * (self._g.ndim - 1))
         found = self._geometry.backward(g, self._x, self._x.new_empty(self._geometry.weight), (False, True))[1]
         assert found is not None
@@ -282,7 +280,3 @@ def _by_position(g: Tensor) -> Tensor:
     if g.is_contiguous():
         return g.flatten(2)
     return g.movedim(1, -1).flatten(1, -2).transpose(1, 2)
-
-
-def _by_example(per_row: Tensor, rows: int) -> Tensor:
-    return per_row if rows == 1 else per_row.unflatten(0, (-1, rows)).sum(1)

@@ -83,10 +83,8 @@ def attention(
     """Linear maps, and between them an attention that has no parameters."""
     if query.ndim != 3 or layer.bias_k is not None or layer.add_zero_attn:
         raise NoRuleError("attention without a batch, or with added keys, has no rule")
-    if layer.batch_first:
-        heads = [_heads(x, layer.num_heads) for x in _projected(tape, name, layer, query, key, value)]
-    else:
-        heads = [_heads(x.transpose(0, 1), layer.num_heads) for x in _projected(tape, name, layer, query, key, value)]
+    projected = _projected(tape, name, layer, query, key, value)
+    heads = [_heads(x if layer.batch_first else x.transpose(0, 1), layer.num_heads) for x in projected]
     mask = _mask(key_padding_mask, attn_mask, heads[0], layer.num_heads)
     dropout = layer.dropout if layer.training else 0.0
     if need_weights:
@@ -138,9 +136,8 @@ def _mask(padding: Tensor | None, attention: Tensor | None, q: Tensor, heads: in
 @register_rule(nn.Embedding)
 def embedding(tape: Tape, name: str, layer: nn.Embedding, tokens: Tensor) -> Tensor:
     """An example's gradient has a row for each distinct token of the example."""
-    if (
-        tape.find_dimension(name, tape.site(f"{name}?"), tokens.shape) is None
-    ):  # the same for every example, as position indices are
+    # Position indices, for one, are the same for every example.
+    if tape.find_dimension(name, tape.site(f"{name}?"), tokens.shape) is None:
         return F.embedding(tokens, layer.weight, layer.padding_idx)
     return tape.record(_Embedding(tape, name, layer, tokens), tokens)
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sordino.gradients.per_example_gradients import WholeGradient, at_least_single
+from sordino.gradients.per_example_gradients import WholeGradient, at_least_single, by_example
 from sordino.gradients.rules.registry import register_rule
 from sordino.gradients.tape import Gradients, Tape
 from sordino.gradients.tracked_parameters import NoRuleError
@@ -65,7 +65,7 @@ class _ScaleAndShift:
     def _parameter_gradients(self, scale: Tensor, shift: Tensor) -> Gradients:
         """From gradients of each row, (N, features)."""
         found = zip((self._weight_name, self._bias_name), (scale, shift), strict=True)
-        return {name: WholeGradient(_by_example(rows, self._examples)) for name, rows in found if name}
+        return {name: WholeGradient(by_example(rows, self._examples)) for name, rows in found if name}
 
 
 class _GroupNorm(_ScaleAndShift):
@@ -148,10 +148,6 @@ class _Scaled(_ScaleAndShift):
 def _over_positions(x: Tensor) -> Tensor:
     """The sum over all but rows and channels."""
     return x if x.ndim == 2 else x.sum(tuple(range(2, x.ndim)))
-
-
-def _by_example(rows: Tensor, examples: int) -> Tensor:
-    return rows if len(rows) == examples else rows.unflatten(0, (examples, -1)).sum(1)
 
 
 def _format(x: Tensor) -> torch.memory_format:
