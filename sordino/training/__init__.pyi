@@ -35,7 +35,6 @@ from .dpsgd import Training as Training
 from .dpsgd import TrainingState as TrainingState
 from .dpsgd import check_finite as check_finite
 from .dpsgd import train_steps as train_steps
-from .fitting import Checkpoint as Checkpoint
 from .fitting import Fitted as Fitted
 from .fitting import Progress as Progress
 from .fitting import TrainingPlan as TrainingPlan
@@ -86,6 +85,7 @@ from .recipes import TABLE_12 as TABLE_12
 from .recipes import DatasetRecipe as DatasetRecipe
 from .recipes import Recipe as Recipe
 from .recipes import recipe as recipe
+from .resuming import Checkpoint as Checkpoint
 from .schedules import OneCycle as OneCycle
 from .schedules import Schedule as Schedule
 from .schedules import Staircase as Staircase

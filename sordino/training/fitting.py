@@ -4,47 +4,28 @@ DP-SGD goes block by block: charge the ledger on disk, draw and train the block'
 process has never drawn more than the ledger says, and loses at most one block of work.
 """
 
-import secrets
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from sordino.budget import BudgetExceeded, Entry, Event, Ledger, UnsupportedEvent
+from sordino.budget import Event, Ledger
 from sordino.data import Records, as_records
 from sordino.gradients import Loss
 from sordino.mechanisms import Streams
-from sordino.runs import (
-    Binding,
-    Key,
-    Run,
-    RunError,
-    charging,
-    check_drawn,
-    digest,
-    release_once,
-    until_diverged,
-    whole_number,
-)
+from sordino.runs import Binding, Key, Run, check_drawn, digest, release_once
 from sordino.training import dpsgd
-from sordino.training.dpsgd import (
-    Steps,
-    Trainable,
-    Training,
-    TrainingState,
-    check_finite,
-    refuse_single_precision,
-)
+from sordino.training.dpsgd import Steps, Trainable, Training, refuse_single_precision
 from sordino.training.modules import TrainableModule
-from sordino.training.optimisers import Averaging, State, Weights, as_optimiser
+from sordino.training.optimisers import Averaging, Weights, as_optimiser
 from sordino.training.plan import Plan
+from sordino.training.resuming import begin
 
 BLOCKS = 20
 
@@ -119,7 +100,8 @@ def fit(
     """Train a model on private records under a plan, in memory or in a run folder that survives a kill.
 
     Guarantee: the plan's event, charged to the ledger before the records it pays for are read. In a run folder a step
-    that a kill has lost is repeated bit for bit or charged again. The key of the noise is deleted at the end, and also
+    that a kill has lost is repeated bit for bit or charged again: one that would sum other gradients, because the loss
+    computes something else now, is refused before it is released. The key of the noise is deleted at the end, and also
     if a new plan is refused or the training diverges.
 
     Parameters
@@ -211,7 +193,10 @@ def train_by_gradients(plan: Plan, job: Job) -> Steps[Fitted]:
     if block < 1:
         raise ValueError(f"checkpoint_every must be at least 1, not {job.checkpoint_every}")
     refuse_single_precision(plan, model, job.records)
-    with (_in_memory if job.run is None else _in_folder)(training, job) as begun:
+    with ExitStack() as stack:
+        if job.run is not None:
+            stack.enter_context(job.run.alone())
+        begun = begin(training, job.ledger, job.run, job.seed, job.what, job.part, stack)
         if isinstance(begun, int):
             return Fitted(model.weights(), begun, getattr(model, "model", model))
         state, streams, total = begun.state, begun.key.streams, begun.total
@@ -219,65 +204,20 @@ def train_by_gradients(plan: Plan, job: Job) -> Steps[Fitted]:
         while state.done < total:
             # Blocks end at multiples of their length, so that resumed runs cut where an uninterrupted one does.
             last = min(total, (state.done // block + 1) * block)
-            charged = job.ledger.entries[begun.number].count
-            job.ledger.raise_count(begun.number, max(charged, last + begun.key.lost))
+            begun.charge(last)
             parameters = model.parameters
             while state.done < last:
                 clipped = yield training.draw(state, streams)
+                begun.admit(clipped)
                 gradient, next_clip = dpsgd.release(clipped, state.l2_clip, plan, streams, state.done)
                 training.update(state, parameters, gradient, next_clip)
-            check_finite(model.parameters)
             begun.keep()
             job.on_progress(last, total)
         job.on_trained(state)
         if state.average is not None:
             model.load(model.weights() | state.average)
+        begun.finish()
     return Fitted(model.weights(), state.done, getattr(model, "model", model))
-
-
-class _Begun(NamedTuple):
-    """A training under way."""
-
-    key: Key
-    number: int
-    """Of its entry in the ledger."""
-    state: TrainingState
-    total: int
-    keep: Callable[[], None]
-    """Write the checkpoint."""
-
-
-@contextmanager
-def _in_memory(training: Training, job: Job) -> Iterator[_Begun]:
-    key = key_in_memory(training, job.ledger, job.seed)
-    number = entry_number(job.ledger, key, training.plan, job.what, job.part)
-    training.model.initialise(key.streams)
-    yield _Begun(key, number, training.start(), training.plan.steps, keep=lambda: None)
-
-
-@contextmanager
-def _in_folder(training: Training, job: Job) -> Iterator[_Begun | int]:
-    """From the run's checkpoint if there is one; at the end the weights are kept, and the key is deleted.
-
-    Of a run that is finished, the weights are loaded, and the number of its steps is given.
-    """
-    run, ledger = job.run, job.ledger
-    assert run is not None
-    with run.alone(), until_diverged(run):
-        ledger.reload()
-        if run.model.exists():
-            yield load_finished(run, training, ledger, job.seed)
-        else:
-            known = known_key(run)
-            with charging(run, ledger, unpaid=known is not None and ledger.number_of(known.name) is None):
-                key, number, state = begin_or_resume(run, training, ledger, known, job.seed, job.what, job.part)
-
-                def keep() -> None:
-                    Checkpoint(training.model.weights(), state).write(run, key)
-
-                yield _Begun(key, number, state, training.plan.steps - key.lost, keep)
-                write_finished(run, training, key, ledger.entries[number].count, state.done)
-        Key.end(run, run.checkpoint)
 
 
 def train_in_one_release(
@@ -317,167 +257,3 @@ def check_linear(model: Any, features: int, outputs: int) -> None:
         raise ValueError(f"the model of a regression is {wanted}; not {type(model).__name__}")
     if model.weight.shape != (outputs, features) or model.bias is None:
         raise ValueError(f"the model of this regression is {wanted}; not {model}")
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """What is needed to resume from a step: weights and state in one file, sealed under the run's key.
-
-    Every iterate is a release that the ledger has paid for, and the rest is computed from iterates: nothing to hide.
-    But a run repeats steps from it under the same noise, so it must be what the run has written: any other weights
-    would make a second, unpaid release of that noise.
-    """
-
-    weights: Weights
-    state: TrainingState
-    seal: str | None = None
-    """None of one that an older version has written: its steps must not be repeated under the same noise."""
-    extra: list[Any] = field(default_factory=list)
-    """What else is kept, as JSON: the learning-rate schedulers of a user's own loop."""
-
-    @classmethod
-    def read(cls, run: Run, key: Key | None = None) -> "Checkpoint | None":
-        """The run's checkpoint, if it has one; with the key, refused if the run did not write it in this era."""
-        if not run.checkpoint.exists():
-            return None
-        content, facts = run.read_tensors(run.checkpoint) if key is None else key.read_checkpoint(run)
-        weights: Weights = {}
-        average: Weights = {}
-        remembered: State = {name: {} for name in facts.get("state", ())}
-        for name, value in content.items():
-            kind, _, rest = name.partition(".")
-            if kind == "state":
-                slot, _, rest = rest.partition(".")
-                remembered.setdefault(slot, {})[rest] = value
-            else:
-                {"weight": weights, "average": average}.get(kind, {})[rest] = value
-        clip = facts.get("l2_clip")
-        if not isinstance(clip, float) or not weights:
-            raise RunError(f"{run.checkpoint} cannot be read: it is damaged, or of another version of sordino")
-        state = TrainingState(whole_number(facts, "done", run), clip, remembered, average or None)
-        return cls(weights, state, facts.get("seal"), facts.get("extra", []))
-
-    def write(self, run: Run, key: Key) -> None:
-        state = self.state
-        content: dict[str, Tensor] = {f"weight.{name}": value for name, value in self.weights.items()}
-        for slot, values in state.optimiser.items():
-            content |= {f"state.{slot}.{name}": value for name, value in values.items()}
-        content |= {f"average.{name}": value for name, value in (state.average or {}).items()}
-        facts = {"done": state.done, "l2_clip": float(state.l2_clip), "state": list(state.optimiser)}
-        key.write_checkpoint(run, content, facts | ({"extra": self.extra} if self.extra else {}))
-
-
-def binding_of(training: Training, seed: int | None) -> Binding:
-    """What the key of a training is for."""
-    model, records, batch = training.model, training.records, training.plan.sampler.expected_batch_size
-
-    def choose(known: dict[str, Any] | None) -> dict[str, Any]:
-        choices = model.choose(records, known, batch)
-        if seed is not None or getattr(training.optimiser, "keeps_all_in_its_state", True):
-            return choices
-        # Another optimizer may not repeat a step from a checkpoint: a token keeps it from being tried.
-        return {**choices, "optimiser": secrets.token_hex(8)}
-
-    return Binding(digest(training.facts()), records.fingerprint, seed, choose)
-
-
-def key_in_memory(training: Training, ledger: Ledger, seed: int | None) -> Key:
-    """For a training that nothing is kept of: it is bound to nothing, and no entry of the ledger has its name."""
-    key = Key.new(replace(binding_of(training, seed), plan="", fingerprint=lambda secret: ""))
-    while key.is_in(ledger):  # the same seed again: a new charge all the same
-        key = replace(key, name=digest(key.name)[:16])
-    return key
-
-
-def known_key(run: Run) -> Key | None:
-    """The key of an unfinished run; None if it has not started."""
-    known = Key.read(run)
-    if known is None and run.checkpoint.exists():
-        raise RunError(f"{run.private} has no key: without it the run cannot be resumed; start a new one")
-    return known
-
-
-def begin_or_resume(
-    run: Run, training: Training, ledger: Ledger, known: Key | None, seed: int | None, what: str | None, part: str
-) -> tuple[Key, int, TrainingState]:
-    """The run's key, its entry in the ledger and its state, with the model's weights at that step."""
-    key, checkpoint = _key_and_checkpoint(run, training, ledger, known, seed)
-    if checkpoint is not None:
-        training.model.load(checkpoint.weights)
-        state = checkpoint.state
-    else:
-        training.model.initialise(key.streams)
-        state = training.start()
-        # Kept before the first draw: whatever the model is when the run is resumed, it starts from the same weights.
-        Checkpoint(training.model.weights(), state).write(run, key)
-    try:
-        return key, entry_number(ledger, key, training.plan, what, part), state
-    except (BudgetExceeded, UnsupportedEvent):
-        if known is None:  # nothing was drawn under the new key: a cheaper plan may have the folder
-            Key.end(run, run.checkpoint)
-        raise
-
-
-def _key_and_checkpoint(
-    run: Run, training: Training, ledger: Ledger, known: Key | None, seed: int | None
-) -> tuple[Key, Checkpoint | None]:
-    binding = binding_of(training, seed)
-    if known is None:
-        key = Key.new(binding)
-        entry = _entry_of(ledger, key.name)
-        if entry is not None and entry.count:
-            raise RunError("the ledger already holds a run with this seed, plan and data: choose another seed")
-        key.keep(run)
-        return key, None
-    checkpoint = Checkpoint.read(run, known)
-    entry = _entry_of(ledger, known.name)
-    charged = 0 if entry is None else entry.count
-    done = checkpoint.state.done if checkpoint else 0
-    if charged < done + known.lost:
-        raise RunError(
-            f"the ledger holds {charged} steps of a run that has trained {done}: it is not this run's ledger, or an "
-            "old copy of it; restore the right one"
-        )
-    # Steps that were drawn from a start that is gone, or cannot be proved the same, may differ if drawn again.
-    seal = checkpoint.seal if checkpoint else None
-    repeatable = seal is not None or charged == 0 or (checkpoint is not None and seed is not None)
-    lost = charged - done
-    memoryless = training.plan.sampler.memoryless
-    key = known.resumed(run, binding, lost=lost, repeatable=repeatable, memoryless=memoryless, checkpoint=seal or "")
-    if not repeatable and lost > known.lost:
-        warnings.warn(
-            f"{lost - known.lost} of the {charged} steps that are charged cannot be repeated, since the checkpoint "
-            f"is missing or has no checksum: the model will have {training.plan.steps - lost} of "
-            f"{training.plan.steps} steps",
-            stacklevel=2,
-        )
-    return key, checkpoint
-
-
-def _entry_of(ledger: Ledger, name: str) -> Entry | None:
-    number = ledger.number_of(name)
-    return None if number is None else ledger.entries[number]
-
-
-def entry_number(ledger: Ledger, key: Key, plan: Plan, what: str | None, part: str) -> int:
-    """The run's entry in the ledger, opened now if it is not there yet."""
-    what = "training" if what is None else what
-    return key.reserve(ledger, plan.step_event, plan.steps, what, part, claimed=plan.claimed_step)
-
-
-def write_finished(run: Run, training: Training, key: Key, charged: int, done: int) -> None:
-    run.write_tensors(run.model, training.model.weights(), key.finished_facts(done, charged))
-
-
-def load_finished(run: Run, training: Training, ledger: Ledger, seed: int | None) -> int:
-    """Load the weights of a finished run, if it had the same settings and this ledger paid for them.
-
-    Returns the steps that they hold.
-    """
-    weights, facts = run.read_tensors(run.model)
-    entry = _entry_of(ledger, facts.get("run", "?"))
-    if entry is None or entry.reserved != training.plan.event or entry.count < whole_number(facts, "charged", run):
-        raise RunError(f"{run.model} was trained under another plan or ledger: what it cost is not in this one")
-    binding_of(training, seed).check_finished(run, facts)
-    training.model.load(weights)
-    return whole_number(facts, "steps", run)

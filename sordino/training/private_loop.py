@@ -1,10 +1,6 @@
 """Private training in a user's own loop: a torch optimizer that steps on noisy, clipped gradients of Poisson
 batches."""
 
-import hashlib
-import hmac
-import os
-import re
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -13,7 +9,6 @@ from threading import Lock
 from typing import Any, NoReturn
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
@@ -23,28 +18,16 @@ from sordino.budget import Cost, Ledger
 from sordino.data import dataset_records
 from sordino.gradients import Clipping, Loss, keep_random_state
 from sordino.mechanisms import Stream, Streams
-from sordino.runs import Key, Run, RunError, charging, kind_of, until_diverged
+from sordino.runs import Run, RunError, kind_of
 from sordino.training import dpsgd
 from sordino.training.augmentation import Augment
-from sordino.training.dpsgd import ClippedSum, Training, TrainingState, check_finite, refuse_single_precision
-from sordino.training.fitting import (
-    BLOCKS,
-    Checkpoint,
-    begin_or_resume,
-    binding_of,
-    entry_number,
-    key_in_memory,
-    known_key,
-    load_finished,
-    write_finished,
-)
+from sordino.training.dpsgd import ClippedSum, Training, TrainingState, refuse_single_precision
+from sordino.training.fitting import BLOCKS
 from sordino.training.modules import TrainableModule, require_memory
 from sordino.training.optimisers import TorchOptimiser, check_parameters
 from sordino.training.plan import Plan, QuantileClip
+from sordino.training.resuming import OtherSums, Underway, begin
 from sordino.training.scheduler_states import read_state, scheduler_states
-
-_STEPS = "steps.log"
-_LINE = re.compile(rb"(\d+) (\d+) ([0-9a-f]{64})")
 
 
 class LoopError(ValueError):
@@ -106,6 +89,7 @@ def make_private(
     seed : for experiments: anyone can then compute the noise, and the statement says that it voids privacy.
     exact : draw the noise exactly, on a public grid; needs a model and inputs in double precision (see `Plan`).
 
+    >>> import torch
     >>> model = nn.Linear(4, 2)
     >>> data = torch.utils.data.TensorDataset(torch.randn(40, 4), torch.zeros(40, dtype=torch.long))
     >>> private = make_private(
@@ -161,7 +145,7 @@ def make_private(
             records.batch(np.arange(0))  # an empty draw, too, must be collated
         private = PrivateLoop(training, trainable, ledger, where, schedulers)
         private._begin(what, part, seed, stack)
-        if not private._over:  # of a finished run nothing is left to hold
+        if private._begun is not None:  # of a finished run nothing is left to hold
             private._open = weakref.finalize(private, stack.pop_all().close)
     return private
 
@@ -219,46 +203,32 @@ class PrivateLoop:
         self._waiting: list[tuple[int, int]] | None = None
         self._batch: Any = None
         self._state: TrainingState | None = None
-        self._key: Key | None = None
+        self._begun: Underway | None = None
         self._open: Any = None
-        self._log: _StepLog | None = None
         self._over = False
 
     def _begin(self, what: str, part: str, seed: int | None, stack: ExitStack) -> None:
         """Get a key and an entry in the ledger: a model that cannot be trained privately is refused before the
         charge."""
-        training, run, ledger = self._training, self.run, self.ledger
-        if run is None:
-            self._key = key_in_memory(training, ledger, seed)
-            self._state = training.start()
-            self._number = entry_number(ledger, self._key, self.plan, what, part)
-            self._charged, self._block = 0, 1 if ledger.path is None else max(1, self.plan.steps // BLOCKS)
-            return
-        self._block = max(1, self.plan.steps // BLOCKS)
-        with until_diverged(run, run.private / _STEPS):
-            ledger.reload()
-        if run.model.exists():
-            done = load_finished(run, training, ledger, seed)
-            Key.end(run, run.checkpoint, run.private / _STEPS)  # a kill may have come between the model and this
-            self._state = TrainingState(done, self.plan.l2_clip, {}, None)
+        begun = begin(self._training, self.ledger, self.run, seed, what, part, stack)
+        if isinstance(begun, int):
+            self._state = TrainingState(begun, self.plan.l2_clip, {}, None)
             self._over = True
             return
-        known = known_key(run)
-        stack.enter_context(charging(run, ledger, unpaid=known is not None and ledger.number_of(known.name) is None))
-        self._key, self._number, self._state = begin_or_resume(run, training, ledger, known, seed, what, part)
+        self._begun, self._state, self._charged = begun, begun.state, begun.charged
+        in_memory = self.run is None and self.ledger.path is None
+        self._block = 1 if in_memory else max(1, self.plan.steps // BLOCKS)
+        if self.run is None:
+            return
         self._optimizer.over(self._model.parameters, self._state.optimiser)
-        kept = Checkpoint.read(run, self._key)
-        states = [] if kept is None else kept.extra
-        self._charged = ledger.entries[self._number].count - self._key.lost
-        if len(states) == len(self._schedulers):
-            for scheduler, state in zip(self._schedulers, states, strict=True):
+        if len(begun.extra) == len(self._schedulers):
+            for scheduler, state in zip(self._schedulers, begun.extra, strict=True):
                 scheduler.load_state_dict(read_state(state))
         elif self._charged:  # else nothing was drawn, and there is nothing to set back
             raise RunError(
-                f"{run.folder} was started with {len(states)} schedulers, not {len(self._schedulers)}: pass the same "
-                "in `schedulers=`"
+                f"{self.run.folder} was started with {len(begun.extra)} schedulers, not {len(self._schedulers)}: pass "
+                "the same in `schedulers=`"
             )
-        self._log = _StepLog(run, self._key)
 
     @property
     def plan(self) -> Plan:
@@ -281,21 +251,23 @@ class PrivateLoop:
         return self._state
 
     @property
-    def _lost(self) -> int:
-        """Steps that are charged but in no model."""
-        return 0 if self._key is None else self._key.lost
-
-    @property
     def _steps(self) -> int:
         """All that can be drawn: the plan's, except those lost to a change of environment."""
-        return self._state_now.done if self._over else self.plan.steps - self._lost
+        if self._over:
+            return self._state_now.done
+        return self._underway.total
 
-    def _streams(self) -> Streams:
-        if self._key is None:
+    @property
+    def _underway(self) -> Underway:
+        if self._begun is None:
             then = "starts and charges a new training" if self.run is None else "resumes its run"
             raise LoopError(f"the loop is closed: call make_private again, which {then}")
-        self._key.streams.check_process()
-        return self._key.streams
+        return self._begun
+
+    def _streams(self) -> Streams:
+        streams = self._underway.key.streams
+        streams.check_process()
+        return streams
 
     def batches(self, steps: int | None = None) -> Iterator[tuple[Any, Any]]:
         """The plan's batches from where the loop is, or at most so many of them; some may be empty.
@@ -333,8 +305,7 @@ class PrivateLoop:
         self._model.refuse_changes()
         augmentation = streams.generator(Stream.AUGMENTATION, state.done)
         found = self._model.clipped_sum_of(x, y, state.l2_clip, augmentation)
-        if self._log is not None and not self._log.admits(state.done, state.l2_clip, self._shown(found)):
-            self._refuse_repetition()
+        self._admit(found)
         # From here on something is released, and the batch is used up whatever happens.
         self._waiting = self._batch = None
         for parameter in module.parameters():
@@ -342,12 +313,20 @@ class PrivateLoop:
         gradient, next_clip = dpsgd.release(found, state.l2_clip, self.plan, streams, state.done)
         self._training.update(state, parameters, gradient, next_clip)
         if self.run is not None and state.done == self._steps:
-            self._finish(self.run)
+            self._underway.finish()
+            self._over = True
+            self.close()
 
-    def _shown(self, found: ClippedSum) -> dict[str, Tensor]:
-        """All that a step's release is computed from, besides its clip, the plan and the key."""
-        norms = {} if self.plan.quantile_clip is None else {"norms": found.norms}
-        return norms | {f"sum of {name}": value for name, value in found.sums.items()}
+    def _admit(self, found: ClippedSum) -> None:
+        """The step must not repeat a lost one with other sums; if it is new, that is on disk before its release."""
+        begun = self._underway
+        try:
+            begun.admit(found)
+        except OtherSums as problem:
+            self.close()
+            raise LoopError(str(problem)) from None
+        if begun.log is not None:
+            begun.log.sync()  # the program that called may show the weights of each step
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise LoopError(
@@ -364,7 +343,7 @@ class PrivateLoop:
 
     def close(self) -> None:
         """Leave the run folder to others; it is resumed from its last checkpoint."""
-        self._key = None
+        self._begun = None
         if self._open is not None:
             self._open()
 
@@ -374,120 +353,17 @@ class PrivateLoop:
             raise LoopError("call step(x, y) on the last batch before drawing the next")
         self._model.refuse_changes()
         if state.done == self._charged:
-            self._checkpoint()
+            if self.run is not None:  # before a block is charged: all that is needed to repeat its steps
+                self._optimizer.export(self._model.parameters, state.optimiser)  # schedulers change its learning rate
+                self._underway.keep(scheduler_states(self._schedulers))
             # Blocks end at multiples of their length: batches asked for in small portions cost no more than at once.
-            charged = min(last, (state.done // self._block + 1) * self._block)
-            self.ledger.raise_count(self._number, charged + self._lost)
-            self._charged = charged
+            self._charged = min(last, (state.done // self._block + 1) * self._block)
+            self._underway.charge(self._charged)
         indices = self.plan.sampler.draw(streams, state.done)
         x, y = self._model.gathered(self._training.records, indices, streams.generator(Stream.AUGMENTATION, state.done))
         # Held here, so that its identity cannot pass to another object.
         self._waiting, self._batch = _identity(x, y), (x, y)
         return x, y
-
-    def _checkpoint(self) -> None:
-        """Before a block is charged: all that is needed to repeat its steps."""
-        if self.run is None or self._key is None or self._log is None:
-            return
-        with until_diverged(self.run, self.run.private / _STEPS):
-            check_finite(self._model.parameters)
-        state = self._state_now
-        self._optimizer.export(self._model.parameters, state.optimiser)  # schedulers change its learning rate
-        extra = scheduler_states(self._schedulers)
-        Checkpoint(self._model.weights(), state, extra=extra).write(self.run, self._key)
-        self._log.clear()
-
-    def _finish(self, run: Run) -> None:
-        assert self._key is not None
-        with until_diverged(run, run.private / _STEPS):
-            check_finite(self._model.parameters)
-        count = self.ledger.entries[self._number].count
-        write_finished(run, self._training, self._key, count, self._state_now.done)
-        Key.end(run, run.checkpoint, run.private / _STEPS)
-        self._over = True
-        self.close()
-
-    def _refuse_repetition(self) -> NoReturn:
-        """A step that would be a second release under the same noise: from the checkpoint on, new noise is needed."""
-        assert self.run is not None
-        assert self._key is not None
-        kept = Checkpoint.read(self.run, self._key)
-        count = self.ledger.entries[self._number].count
-        lost = count - (0 if kept is None else kept.state.done)
-        self._key.resumed(
-            self.run,
-            binding_of(self._training, self._key.seed),
-            lost=lost,
-            repeatable=False,
-            memoryless=self.plan.sampler.memoryless,
-            checkpoint="" if kept is None else kept.seal or "",
-        )
-        (self.run.private / _STEPS).unlink(missing_ok=True)
-        self.close()
-        raise LoopError(
-            f"step {self._state_now.done} sums other gradients than before the loop was stopped, and its noise must "
-            "not be used again: a program that is run again must do the same, with the same loss, model, augmentation "
-            "and learning rates (keep schedulers by `schedulers=`). "
-            f"Call make_private again: it continues from the last checkpoint, with {lost} charged steps lost in all"
-        )
-
-
-class _StepLog:
-    """For each step since the checkpoint, a keyed fingerprint of its clipped sums, written before their release.
-
-    A step that is repeated must have the same: another sum under the same noise would be a second release. What follows
-    the last line break was torn by a kill before its release, and is overwritten; any other bad line is damage.
-    """
-
-    def __init__(self, run: Run, key: Key) -> None:
-        self._path, self._secret, self._era = run.private / _STEPS, bytes.fromhex(key.secret), key.era
-        self._known: dict[int, str] = {}
-        content = self._path.read_bytes() if self._path.exists() else b""
-        self._end = content.rfind(b"\n") + 1
-        for line in content[: self._end].splitlines():
-            found = _LINE.fullmatch(line)
-            if found is None:
-                raise RunError(
-                    f"{self._path} is damaged: restore it from a backup, or start a new run in another folder"
-                )
-            if int(found[1]) == self._era:
-                self._known[int(found[2])] = found[3].decode()
-
-    def admits(self, step: int, l2_clip: float, shown: dict[str, Tensor]) -> bool:
-        """Whether the step is new, which is then on disk, or would show the same as before."""
-        mac = hmac.new(self._secret, f"step {step} {l2_clip!r}".encode(), hashlib.sha256)
-        for name in sorted(shown):
-            value = shown[name].detach().cpu().contiguous()
-            mac.update(repr((name, str(value.dtype), tuple(value.shape))).encode())
-            mac.update(value.reshape(-1).view(torch.uint8).numpy().data)
-        tag = mac.hexdigest()
-        if step in self._known:
-            return hmac.compare_digest(self._known[step], tag)
-        self._append(f"{self._era} {step} {tag}\n".encode())
-        self._known[step] = tag
-        return True
-
-    def _append(self, line: bytes) -> None:
-        """On disk when this returns, in place of whatever was torn."""
-        with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            file.truncate(self._end)
-            file.seek(self._end)
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        if self._end == 0:  # the file may be new: so that its name, too, outlasts a crash
-            folder = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        self._end += len(line)
-
-    def clear(self) -> None:
-        """After a checkpoint: none of these steps will be repeated."""
-        self._path.unlink(missing_ok=True)
-        self._known.clear()
-        self._end = 0
 
 
 def _trainable(model: nn.Module) -> list[int]:

@@ -3,7 +3,6 @@
 import copy
 import os
 import pickle
-import stat
 import subprocess
 import sys
 from collections import UserDict
@@ -28,7 +27,7 @@ from sordino.mechanisms.streams import Stream, StreamsError
 from sordino.runs import Diverged, Key, Run, RunError
 from sordino.training.optimisers import OptimiserError
 from sordino.training.plan import QuantileClip
-from sordino.training.private_loop import LoopError, PrivateLoop, _StepLog
+from sordino.training.private_loop import LoopError, PrivateLoop
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 GENERATOR = torch.Generator().manual_seed(0)
@@ -91,7 +90,7 @@ def test_a_step_is_the_clipped_sum_with_noise_over_the_expected_batch(dataset: A
     model, twin = network(), network()
     private = loop(model, dataset, seed=3)
     optimizer = torch.optim.SGD(twin.parameters(), 0.5, momentum=0.9)
-    streams = private._key.streams  # type: ignore[union-attr]
+    streams = private._underway.key.streams
     for step, (x, y) in enumerate(private.batches(3)):
         drawn = private.plan.sampler.draw(streams, step)
         assert torch.equal(x, DATA.tensors[0][drawn])
@@ -724,35 +723,6 @@ def test_a_closed_loop_says_so(tmp_path: Path) -> None:
         private.close()
         with pytest.raises(LoopError, match=f"the loop is closed: call make_private again, which {what}"):
             list(private.batches())
-
-
-def test_a_torn_line_of_the_step_log_is_overwritten_and_any_other_bad_line_is_damage(tmp_path: Path) -> None:
-    run, key = Run.at(tmp_path), Key("00" * 16, "name", None, "plan", "data", {})
-    path, sums, others = run.private / "steps.log", {"w": torch.zeros(2)}, {"w": torch.ones(2)}
-    assert _StepLog(run, key).admits(4, 1.0, sums)
-    path.write_bytes(path.read_bytes() + b"0 5 abc")
-    assert _StepLog(run, key).admits(5, 1.0, sums)
-    log = _StepLog(run, key)
-    assert not log.admits(4, 1.0, others)
-    assert not log.admits(5, 1.0, others)
-    assert not log.admits(5, 2.0, sums)
-    assert log.admits(5, 1.0, sums)
-    assert log.admits(6, 1.0, others)
-    whole = path.read_bytes()
-    assert whole.count(b"\n") == 3
-    for damaged in (b"0 x " + b"a" * 64 + b"\n", whole.replace(b"0 5 ", b"0 5"), b"\n" + whole):
-        path.write_bytes(damaged)
-        with pytest.raises(RunError, match="is damaged: restore it"):
-            _StepLog(run, key)
-
-
-def test_the_step_log_is_on_disk_by_its_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, synced = Run.at(tmp_path), []
-    log = _StepLog(run, Key("00" * 16, "name", None, "plan", "data", {}))
-    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(stat.S_ISDIR(os.fstat(handle).st_mode)))
-    for step in (0, 1):
-        log.admits(step, 1.0, {"w": torch.zeros(2)})
-    assert synced == [False, True, False]
 
 
 class Jittered(Items):
