@@ -4,25 +4,13 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from sordino.cli.table_arguments import (
-    Delta,
-    Epsilon,
-    File,
-    Json,
-    LedgerFile,
-    PublicFile,
-    SchemaFile,
-    Target,
-)
-
-if TYPE_CHECKING:
-    pass
+from sordino.cli.table_arguments import Delta, Epsilon, File, Json, LedgerFile, PublicFile, SchemaFile, Target
 
 
 def crossover(
@@ -113,7 +101,7 @@ def _in_words(answer: dict[str, Any]) -> str:
     for each in answer["ranges"]:
         clear = "clearly" if each["clear"] else "not clearly (99.9 % intervals overlap)"
         lines.append(f"best from ε={each['low']:.3g} to {each['high']:.3g}: {each['model']}, {clear}")
-    beyond = "; ε lies beyond what was measured" if answer["best_beyond_measured"] else ""
+    beyond = "; this ε is beyond those measured" if answer["best_beyond_measured"] else ""
     lines += [f"at ε={answer['target_epsilon']:g}: {answer['best']}{beyond}", ""]
     if answer["spent"]:
         return "\n".join([*lines, spending_in_words(answer)])

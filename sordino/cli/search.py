@@ -57,13 +57,13 @@ def search(
     target: Target = None,
     schema: SchemaFile = None,
     method: Annotated[
-        SearchMethodName, typer.Option(help="PAAS, random search, or generations of it.")
+        SearchMethodName, typer.Option(help="paas: genetic; rs: random; mgrs: generations of random search.")
     ] = SearchMethodName.rs,
     space: Annotated[SpaceName, typer.Option(help="Fully connected or convolutional networks.")] = SpaceName.fcn,
     mean_trials: MeanTrials = 10.0,
     generations: Annotated[int, typer.Option(min=1, help="Of paas and mgrs.")] = 3,
     population: Annotated[int, typer.Option(min=1, help="Of each generation of paas.")] = 10,
-    freeze: Annotated[bool, typer.Option(help="Let layers stay random and frozen.")] = True,
+    freeze: Annotated[bool, typer.Option(help="Let layers be frozen at their random initial weights.")] = True,
     learning_rates: Annotated[str, typer.Option(help="To choose from, separated by commas.")] = "0.25,0.5,1,2",
     epochs: Epochs = 20.0,
     batch: Batch = None,
@@ -157,7 +157,7 @@ def _in_words(result: dict[str, Any]) -> str:
         lines.append(f"accuracy on the benchmark's public test records: {100 * result['test_accuracy']:.2f} %")
     lines.append(f"one training alone: ε={printed(result['epsilon_of_one_training'])}")
     if result["claimed_epsilon"] is not None:
-        lines.append(f"the paper would claim ε={printed(result['claimed_epsilon'])} for such a search, without a proof")
+        lines.append(f"the paper would claim ε={printed(result['claimed_epsilon'])} for this search, without a proof")
     return "\n".join([*lines, spending_in_words(result), f"model and statement: {result['run']}"])
 
 

@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.cli.table_arguments import (
-    Delta,
-    Epsilon,
-    File,
-    Json,
-    LedgerFile,
-    PublicFile,
-    SchemaFile,
-    Target,
-)
+from sordino.cli.table_arguments import Delta, Epsilon, File, Json, LedgerFile, PublicFile, SchemaFile, Target
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
@@ -70,7 +61,7 @@ def select(
     if private_bounds is not None and not private_bounds > 0:
         raise typer.BadParameter(f"--private-bounds is the ε of the bounds, above 0, not {private_bounds:g}")
     if not 0 < share <= 1:
-        raise typer.BadParameter(f"--share lies above 0 and at most at 1, not {share:g}")
+        raise typer.BadParameter(f"--share must be above 0 and at most 1, not {share:g}")
     chosen_by: SelectionMethod
     if method is SelectionMethodName.PAFS:
         chosen_by = PafsSelection(trials)

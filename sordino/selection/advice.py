@@ -1,4 +1,4 @@
-"""PAW's flowchart (Fig. 11, Section VII-D) walked from top to bottom, with the numbers behind every answer.
+"""PAW's flowchart (Fig. 11, Section VII-D) from top to bottom, with the numbers behind every answer.
 
 Its drawing is lost; the questions are those of the paper's takeaways. All is computed from public facts (how many
 records, which columns, ε and δ), so it is free; thresholds that the paper measured are carried over to another n by the
@@ -89,7 +89,7 @@ def _public_data(s: AdviceRequest) -> Reply:
     if s.public_records:
         answer = (
             f"Yes, {s.public_records:,} records: choose everything on them, free, and spend all of ε={s.epsilon:g} on "
-            "training. The final score shows whether they were alike."
+            "training. The final score shows whether the public records were similar enough."
         )
     return answer, {"public_records": s.public_records, "private_records": s.n}, 0.0
 
@@ -104,8 +104,8 @@ def _splitting(s: AdviceRequest) -> Reply:
     )
     loss = f"; selection makes the noise of training {100 * growth:.2g} % larger" if growth else ""
     answer = (
-        f"{shares}{loss}. The score is of the {s.n - s.trained:,} records set aside, which train nothing: it may cost "
-        f"ε={s.epsilon:g} without raising the whole."
+        f"{shares}{loss}. The score is on the {s.n - s.trained:,} held-out records, which train nothing: it may cost "
+        f"ε={s.epsilon:g} without raising the total."
     )
     numbers = {"shares": parts, "epsilons_alone": epsilons, "noise_of_whole_budget": split.whole_noise}
     return answer, numbers, s.epsilon
@@ -135,7 +135,7 @@ def _selection(s: AdviceRequest) -> Reply:
     if s.selects:
         return f"Yes, by private CFS: {released}. {pafs}", numbers, s.split.epsilon(s.split.selection)
     if s.epsilon < s.all_pay_from:
-        known = "so the order would be chance. Choose columns by what is known of them."
+        known = "so the order would be random. Choose columns by what is known about them."
         return f"Not on private records: {released}, {known} {pafs}", numbers, 0.0
     price = "." if s.public_records else f", and looking for the best of them costs more than it saves. {pafs}"
     pay = f"from about ε={s.all_pay_from:.2g} on, the weights of most columns stand above their noise"
@@ -196,8 +196,8 @@ def _images(s: AdviceRequest) -> Reply:
         return f"PCA fitted on the public images, free: {left}", numbers, 0.0
     if noise < even:
         answer = (
-            f"DP-PCA can be had: the noise on the covariance has norm {noise:,.3g}, an even eigenvalue is {even:,.3g}; "
-            f"{left} Max-pooling is free and leaves {weights['pooled']:,}: try it first."
+            f"DP-PCA is possible: the noise on the covariance has norm {noise:,.3g}, an even eigenvalue is "
+            f"{even:,.3g}; {left} Max-pooling is free and leaves {weights['pooled']:,}: try it first."
         )
         return answer, numbers, share.epsilon(SELECTION_SHARE)
     answer = (
@@ -234,8 +234,8 @@ def _model(s: AdviceRequest) -> Reply:
         model = "logistic-binned"
         answer = (
             f"{model}: a strong weight of one of {BINS} bins of a number stands above its noise, and with bins "
-            f"a logistic regression bends as a network does, for fewer weights ({listed}). `--measure` or `sordino "
-            "crossover` shows whether a network does better still."
+            f"a logistic regression fits curves as a network does, with fewer weights ({listed}). `--measure` or "
+            "`sordino crossover` shows whether a network does better still."
         )
     elif networks:
         model = networks[-1]
@@ -262,13 +262,13 @@ def _freezing(s: AdviceRequest) -> Reply:
     threshold = cost(Gaussian(here), s.delta).epsilon if here > LEAST_NOISE else inf
     whole, last = trained_parameters(s.width, (128,), s.outputs), trained_parameters(128, (), s.outputs)
     noise, noise_if_frozen = (noise_of_run(size, s.training_noise, s.trained) for size in (whole, last))
-    verdict = "Freeze the first layer as it was drawn" if s.epsilon < threshold else "Train all of it"
+    verdict = "Freeze the first layer at its random initial weights" if s.epsilon < threshold else "Train all of it"
     at = f"ε={threshold:.3g}" if threshold < inf else "every ε in use"
     answer = (
         f"{verdict}: at this n, {at} has the noise of "
         f"PAW's ε={_FIGURE_10_EPSILON:g} at {_FIGURES_N:,} records, below which frozen layers won (Fig. 10). Of 128 "
-        f"units, {last:,} of {whole:,} weights would be trained, and the noise of the run be {noise_if_frozen:.2g} in "
-        f"place of {noise:.2g}."
+        f"units, {last:,} of {whole:,} weights would be trained, and the noise of the run would be "
+        f"{noise_if_frozen:.2g} instead of {noise:.2g}."
     )
     numbers = {
         "freeze_below_epsilon": None if threshold == inf else threshold,
@@ -289,10 +289,10 @@ def _learning_rate(s: AdviceRequest) -> Reply:
     except calibration.OutOfReach:  # at so small an ε its bound is met with no noise at all
         tuned = inf
     where = "the public records" if s.public_records else "synthetic records of this size"
-    taken = f"takes {tuned / single:.2f} times the noise" if tuned < inf else "cannot be had at so small an ε"
+    taken = f"takes {tuned / single:.2f} times the noise" if tuned < inf else "is impossible at so small an ε"
     answer = (
         f"One for each model and ε, tried on {where}: free. Tried on the private ones instead, the best of {_TRIALS:g} "
-        f"trials in the mean (a random number, priced as one selection) {taken}."
+        f"trials on average (a random number, priced as one selection) {taken}."
     )
     numbers = {"noise_once": single, "noise_tuned": tuned, "noise_ratio": tuned / single, "mean_trials": _TRIALS}
     return answer, numbers, 0.0
@@ -302,8 +302,8 @@ def _score(s: AdviceRequest) -> Reply:
     held = s.n - s.trained
     noise, chance = s.split.whole_noise / held, 0.5 / sqrt(held)
     answer = (
-        f"Score it once on the {held:,} records set aside: noise adds ±{100 * noise:.2g} % to their accuracy, beside "
-        f"±{100 * chance:.2g} % of chance at most. They cost training {100 * held / s.n:.3g} % of its records."
+        f"Score it once on the {held:,} held-out records: noise adds ±{100 * noise:.2g} % to the accuracy, besides "
+        f"at most ±{100 * chance:.2g} % by chance. They cost training {100 * held / s.n:.3g} % of its records."
     )
     return answer, {"records": held, "noise_of_score": noise, "chance_of_score": chance}, s.epsilon
 

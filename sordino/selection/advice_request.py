@@ -21,7 +21,7 @@ _UNIFORM = (1 / 2, 1 / 12)
 """Mean and variance of a number between 0 and 1."""
 LEAST_NOISE = 0.01
 LARGEST_NOISE_SHARE = 1.0
-"""Private tables are worth while as long as their noise is no more than what an even cell of them counts."""
+"""Private tables are worthwhile while their noise is at most the count of a cell with evenly spread records."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class BudgetSplit:
 
 @dataclass(frozen=True)
 class AdviceRequest:
-    """All that advice depends on: public facts, the budget, and what is at hand besides."""
+    """All that advice depends on: public facts, the budget, public records and measurements on them."""
 
     facts: Facts
     n: int
@@ -91,7 +91,7 @@ class AdviceRequest:
         check_delta_against_n(self.delta, self.n)
 
     def at(self, epsilon: float) -> "AdviceRequest":
-        """The same at another ε."""
+        """The same request at another ε."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # δ and n are unchanged, and were warned of before
             return replace(self, epsilon=epsilon)
@@ -110,14 +110,14 @@ class AdviceRequest:
 
     @property
     def width(self) -> int:
-        """Numbers that an example becomes if all of it is used."""
+        """How many numbers encode a whole example."""
         if self.facts.columns is not None:
             return encoded_width(self.columns)
         return prod(self.facts.shape)
 
     @cached_property
     def all_pay_from(self) -> float:
-        """The ε from which a strong weight of a typical column stands above its noise; 0 without columns of words."""
+        """The ε from which a strong weight of a typical column exceeds its noise; 0 without categorical columns."""
         categories = [len(column.categories) for column in self.columns if column.categories is not None]
         if not categories:
             return 0.0
@@ -126,11 +126,11 @@ class AdviceRequest:
 
     @property
     def bins_pay(self) -> bool:
-        """Whether a strong weight of a bin stands above its noise, so that numbers are better cut into bins."""
+        """Whether a strong weight of a bin exceeds its noise, so that binning numeric columns pays."""
         return self.training_noise <= self._enough(BINS)
 
     def _enough(self, categories: float) -> float:
-        """The noise that a strong weight of one of so many categories still stands above."""
+        """The most noise that a strong weight of one of this many categories still exceeds."""
         return self.trained * LOGISTIC_CURVATURE * STRONG_WEIGHT / (categories * sqrt(len(self.columns) + 1))
 
     @cached_property

@@ -71,7 +71,7 @@ class AdvisedPlan:
 
     @classmethod
     def affordable(cls, request: AdviceRequest, schema: Schema, ledger: Ledger) -> tuple[float, str]:
-        """The largest ε, to a hundredth or so, whose advice the ledger has room for, and the model of that advice."""
+        """The largest ε, to within about a hundredth, whose advice fits the remaining budget, and the advised model."""
         low, high, found = 0.0, request.epsilon, None
         epsilon = high
         for _ in range(_HALVINGS):
@@ -100,7 +100,7 @@ class AdvisedPlan:
 
     @property
     def selects_privately(self) -> bool:
-        """Of a single column there is nothing to select."""
+        """With a single column there is nothing to select."""
         return self.selection_noise is not None and len(self.model.columns(self.schema)) > 1
 
     @property
@@ -121,7 +121,7 @@ def carry_out_advice(
 ) -> tuple[AdviceRequest, dict[str, Any], Ledger]:
     """Do what is advised for the table within the remaining budget of its ledger; resumes in its folder.
 
-    Gives the request at the ε that the ledger has room for, the result as JSON values, and the ledger.
+    Returns the request at the ε that fits the remaining budget, the result as JSON values, and the ledger.
 
     Guarantee: that of `carry_out`, announced to the ledger before anything private is read.
     """
@@ -150,7 +150,7 @@ def carry_out_advice(
 def carry_out(plan: AdvisedPlan, table: Split, proxy: ProxyRows, ledger: Ledger, folder: Path) -> dict[str, Any]:
     """Select features, train on the part "train", score once on the part "validation"; resumes in its folder.
 
-    Gives the result as JSON values, all of which may be shown: it is what the ledger's ε covers.
+    Returns the result as JSON values, all of which may be published: the ledger's ε covers them.
 
     Guarantee: at most the announced events: one Gaussian release of pair tables and the training plan's event on
     "train", one noisy count on "validation". Learning rates come from the proxy rows and the selection, features from

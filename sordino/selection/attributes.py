@@ -121,7 +121,7 @@ def exact_uncertainties(attributes: Attributes, split: Split, ledger: Ledger | N
 
 
 def memory_of(attributes: Attributes) -> int:
-    """The most bytes that `uncertainties` takes beside the tables."""
+    """The most bytes that `uncertainties` takes besides the tables."""
     *columns, target = (
         (1, size) if not indicator else (size, 2)
         for size, indicator in zip(attributes.sizes, attributes.is_indicator, strict=True)

@@ -43,14 +43,13 @@ class Crossover:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A model's mean accuracy at each ε, with t-intervals that hold at one ε each."""
+    """A model's mean accuracy at each ε, with 99.9 % t-intervals that hold at one ε each."""
 
     name: str
     epsilons: Array
     mean: Array
     low: Array
     high: Array
-    confidence: float
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,8 @@ def crossover(epsilons: ArrayLike, simple: ArrayLike, complex_: ArrayLike, confi
     """
     grid = _check_epsilons(epsilons)
     few, many = (_check_accuracies(each, grid) for each in (simple, complex_))
-    _check_confidence(confidence)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie strictly between 0 and 1, not {confidence!r}")
     difference = few.mean(axis=1) - many.mean(axis=1)
     error, freedom = _welch(few, many)
     miss = (1 - confidence) / 2
@@ -106,15 +106,13 @@ def crossovers(
     }
 
 
-def curve(name: str, epsilons: ArrayLike, accuracies: ArrayLike, confidence: float = FIGURES_CONFIDENCE) -> Curve:
+def curve(name: str, epsilons: ArrayLike, accuracies: ArrayLike) -> Curve:
     """Means over repeats with t-intervals, as around the curves of PAW's Figures 7, 8 and 10."""
     grid = _check_epsilons(epsilons)
     values = _check_accuracies(accuracies, grid)
-    _check_confidence(confidence)
-    repeats = values.shape[1]
-    error = stats.sem(values, axis=1) * stats.t.isf((1 - confidence) / 2, repeats - 1)
+    error = stats.sem(values, axis=1) * stats.t.isf((1 - FIGURES_CONFIDENCE) / 2, values.shape[1] - 1)
     mean = values.mean(axis=1)
-    return Curve(name, grid, mean, mean - error, mean + error, confidence)
+    return Curve(name, grid, mean, mean - error, mean + error)
 
 
 def winning_ranges(curves: Sequence[Curve]) -> tuple[Range, ...]:
@@ -195,11 +193,6 @@ def _check_accuracies(accuracies: ArrayLike, grid: Array) -> Array:
     return values
 
 
-def _check_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie strictly between 0 and 1, not {confidence!r}")
-
-
 def draw_crossover(
     curves: Sequence[Curve], crossovers: Mapping[tuple[str, str], Crossover], path: str | Path, title: str = ""
 ) -> None:
@@ -226,7 +219,7 @@ def draw_crossover(
     axis.set(xscale="log", xlabel="ε", ylabel="accuracy", title=title)
     axis.margins(x=0.02)
     axis.grid(alpha=0.25)
-    shading = f"shaded: {100 * curves[0].confidence:g} % intervals, and those of the crossovers"
+    shading = f"shaded: {100 * FIGURES_CONFIDENCE:g} % intervals, and those of the crossovers"
     figure.legend(fontsize=7.5, loc="outside lower center", title=shading, title_fontsize=7.5)
     figure.savefig(path)
 

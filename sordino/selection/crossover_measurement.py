@@ -95,7 +95,7 @@ def measure_on_proxy(
     repeats: int,
     on_progress: Progress = lambda done, total: None,
 ) -> MeasuredAccuracies:
-    """On public or synthetic rows, with the noise that n private records need, and learning rates for each model and ε.
+    """Measure on public or synthetic rows, with the noise that n private records need; tunes the learning rates first.
 
     Rates are chosen on a first draw of rows that the accuracies are not measured on.
 
@@ -181,7 +181,8 @@ class CrossoverPlan:
             top *= _SHRINK * np.sqrt((target_epsilon - spent) / (price - spent))
         else:
             raise calibration.OutOfReach(
-                f"the ledger's ε is {spent:.4g}, which leaves too little of ε={target_epsilon:g} for a measurement"
+                f"the ledger's ε is {spent:.4g}, which leaves too little of ε={target_epsilon:g} for a "
+                "measurement: measure on public or synthetic rows, without --private"
             )
         scores = copies * points
         noise = calibration.noise_multiplier(
@@ -287,7 +288,7 @@ def measure_privately(
     folder: Path,
     on_progress: Progress = lambda done, total: None,
 ) -> MeasuredAccuracies:
-    """On the private table: trained on its part train, scored with noise on its part validation.
+    """Measure on the private table: train on its part "train", score with noise on its part "validation".
 
     A trial that is finished in the folder is not trained, scored or paid for again, and a killed one is resumed.
 

@@ -64,7 +64,7 @@ def selection_target(ledger: Ledger, share: float) -> float:
     if target is None or ledger.terms.target_delta is None:
         raise ValueError("a selection is planned for a ledger with a target ε and δ")
     if not 0 < share <= 1:
-        raise ValueError(f"the share of the budget lies in (0, 1], not {share!r}")
+        raise ValueError(f"the share of the budget must be above 0 and at most 1, not {share!r}")
     spent = ledger.epsilon_if(Composed(()))
     return spent + share * max(0.0, target - spent)
 
@@ -159,7 +159,7 @@ class PafsSelection:
             f"noise of ±{100 * deviation:.3g} points of accuracy."
         )
         if deviation > _MUCH_NOISE:
-            words += " Noise dominates: scores this far apart are chance."
+            words += " Noise dominates: differences of this size between scores are random."
         return Selection(attributes, found.mask, words, score=found.score, trials=found.unique)
 
     def plan(self, schema: Schema, n: int, ledger: Ledger, target: float) -> LogisticTrials:

@@ -56,7 +56,7 @@ class PrivateUncertainties:
 
     @property
     def even_cell(self) -> float:
-        """What a cell of the median table with the target holds if the records are spread evenly."""
+        """The count in a cell of the median table with the target if the records are spread evenly."""
         cells = [size * self.plan.sizes[-1] for size in self.plan.sizes[:-1]]
         return self.n / float(np.median(cells))
 
@@ -73,9 +73,9 @@ class PrivateUncertainties:
         target, other = (0, columns), (0, 1)
         others = columns - self.dependent_on_target
         if self.noise_dominates:
-            verdict = f"Noise dominates: the order of the other {others} is chance."
+            verdict = f"Noise dominates: the order of the other {others} is random."
         elif self.dependent_on_target < columns / 2:
-            verdict = f"The other {others} say little of the target, and not because of noise."
+            verdict = f"The other {others} say little about the target, and not because of noise."
         else:
             verdict = "Most dependences of columns and target stand above the noise."
         return (
@@ -155,7 +155,7 @@ def onto_simplex(values: Array, total: float) -> Array:
 
 
 def _average(noisy: Tables, plan: PairTables, attribute: int) -> Array:
-    """What all tables of an attribute say of it, each weighted by how exactly it says it."""
+    """An attribute's counts averaged over all of its tables, weighted by their precision."""
     sums, weights = [], []
     for pair, counts in noisy.items():
         if attribute in pair:

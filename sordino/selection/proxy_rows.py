@@ -28,12 +28,12 @@ class ProxyRows(Protocol):
         """What this is, and what it cannot show."""
 
     def draw(self, repeat: int) -> tuple[Split, Split]:
-        """Training rows, at most as many as the private table has, and others to score on; anew for each repeat."""
+        """Training rows, at most as many as the private table has, and rows to score on; new ones for each repeat."""
 
 
 @dataclass(frozen=True, eq=False)
 class PublicRows:
-    """Rows of a public file under the same schema, split anew for each repeat."""
+    """Rows of a public file under the same schema, split again for each repeat."""
 
     rows: Split
     n: int

@@ -76,7 +76,7 @@ class GeneticSearch:
         if min(self.generations, self.population) < 1:
             raise ValueError("a genetic search needs at least one generation and one candidate")
         if not (0 < self.kept <= 1 and 0 <= self.lucky <= 1 and 0 <= self.mutation <= 1):
-            raise ValueError("the shares kept and lucky and the rate of mutation lie between 0 and 1")
+            raise ValueError("the shares kept and lucky and the mutation rate must be between 0 and 1")
 
     def stages(self, training: Event, score: Event) -> tuple[Stage, ...]:
         return (Stage("every trial", self.generations * self.population, training, score),)
@@ -146,7 +146,7 @@ class RandomSearch:
 
 @dataclass(frozen=True)
 class GenerationalSearch:
-    """MGRS: random searches in a row; from the second on, candidates are mutants of the last winner, or drawn anew.
+    """MGRS: random searches in a row; from the second on, candidates are mutants of the last winner, or new draws.
 
     Guarantee: one `RepeatAndSelect` a generation, composed. Each generation's winner is released, so what the next one
     draws from is no secret, and choosing the best winner by score is free.
@@ -160,7 +160,7 @@ class GenerationalSearch:
     def __post_init__(self) -> None:
         _check(self.mean_trials)
         if not 0 <= self.mutation <= 1:
-            raise ValueError(f"the rate of mutation lies between 0 and 1, not {self.mutation!r}")
+            raise ValueError(f"the mutation rate must be between 0 and 1, not {self.mutation!r}")
 
     def stages(self, training: Event, score: Event) -> tuple[Stage, ...]:
         of = len(self.mean_trials)
@@ -193,4 +193,4 @@ def _stage(name: str, training: Event, score: Event, mean: float, shape: float) 
 
 def _check(means: tuple[float, ...]) -> None:
     if not means or not all(1 <= mean < 1e6 for mean in means):
-        raise ValueError(f"the mean number of trials lies between 1 and a million, not {', '.join(map(str, means))}")
+        raise ValueError(f"the mean number of trials must be between 1 and a million, not {', '.join(map(str, means))}")

@@ -202,7 +202,10 @@ class Convolutional:
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Sequential:
         if len(shape) != 3 or _last_side(min(shape[1:]), self.blocks) < 1:
-            raise ValueError(f"examples of shape {shape} are no images large enough for {self.blocks} blocks")
+            raise ValueError(
+                f"examples of shape {shape} are not images large enough for {self.blocks} blocks: "
+                "use a fully connected network, or fewer blocks"
+            )
         parts: list[nn.Module] = [nn.MaxPool2d(2)]
         channels = shape[0]
         for block in range(self.blocks):

@@ -13,6 +13,7 @@ from sordino.budget import (
     Gaussian,
     Laplace,
     Ledger,
+    Planned,
     Repeated,
     calibration,
     check_delta_against_n,
@@ -56,7 +57,7 @@ class SearchRequest(Generic[C]):
     space: Space[C]
     epochs: float = 20.0
     expected_batch_size: int | None = None
-    """By default a twentieth of the training records, or 256 if that is more and there are so many."""
+    """Default: a twentieth of the training records, but at least 256 where there are that many."""
     l2_clip: float = 1.0
     momentum: float = 0.0
     score_epsilon: float | None = None
@@ -210,13 +211,14 @@ def _workflow(
             raise RunError(f"{run.folder} holds a search with other settings or another schema: choose another --out")
         return kept
     if run is not None and ((run.started and kind_of(run.folder).name != "search") or run.model.exists()):
-        raise RunError(f"{run.folder} holds something else than a search: choose another folder with --out")
+        raise RunError(f"{run.folder} holds something other than a search: choose another folder with --out")
     parts = data.parts
     check_buildable(request.space, parts.shape, parts.classes)
     paid_for = request.method if public is None else _ONE_TRAINING
     training, noise = calibrated(ledger, request, paid_for, len(parts.train_y))
     check_delta_against_n(ledger.terms.target_delta or 0.0, len(parts.train_y) + len(parts.validation_y))
-    check_budget(ledger, SearchPlan(paid_for, request.space, training, noise, request.momentum).planned())
+    plan = SearchPlan(paid_for, request.space, training, noise, request.momentum)
+    check_budget(ledger, [Planned(*item) for item in plan.charges("").values()])
     return KeptSearch(asked, training, noise, data.facts)
 
 
@@ -267,7 +269,7 @@ def calibrated(ledger: Ledger, request: SearchRequest[C], method: SearchMethod, 
 
 
 def claimed_search_epsilon(method: SearchMethod, training_epsilon: float, validation_size: int) -> float | None:
-    """What PAW would claim such a search costs (Eq. 9); None where it says nothing."""
+    """What PAW would claim such a search costs (Eq. 9); None where it makes no claim."""
     match method:
         case RandomSearch(mean):
             counts = [round(mean)]

@@ -13,20 +13,8 @@ from typing import Any, Generic
 
 import numpy as np
 
-from sordino.budget import (
-    Event,
-    Ledger,
-    LedgerError,
-    NonPrivate,
-    Planned,
-    Repeated,
-)
-from sordino.mechanisms import (
-    ScoreNoise,
-    Stream,
-    check_count_noise,
-    data_tag,
-)
+from sordino.budget import Ledger, LedgerError, NonPrivate, Planned, Repeated
+from sordino.mechanisms import ScoreNoise, Stream, check_count_noise, data_tag
 from sordino.runs import Binding, Key, Purpose, Run, RunError, charged_key, check_budget, digest, kept_json
 from sordino.selection.executors import Executor, InProcess
 from sordino.selection.search_methods import SearchMethod, Stage
@@ -56,13 +44,13 @@ class SearchPlan(Generic[C]):
     def stages(self) -> tuple[Stage, ...]:
         return self.method.stages(self.training.event, self.noise or NonPrivate())
 
-    def planned(self) -> list[Planned]:
-        """All that may be drawn, to announce to a ledger."""
-        return [
-            Planned(Repeated(event, stage.most), stage.name, part)
-            for stage in self.stages()
+    def charges(self, search: str) -> dict[str, tuple[Repeated, str, str]]:
+        """All that may be drawn: event, words and part of each entry that a search of this name has in the ledger."""
+        return {
+            _entry(search, place, part): (Repeated(event, stage.most), f"search {search}, {stage.name}", part)
+            for place, stage in enumerate(self.stages())
             for part, event in stage.events()
-        ]
+        }
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -133,7 +121,7 @@ def search(
                     on_result(_best(finished).result)  # what the next round draws from is released
                 trials += sorted(finished, key=lambda trial: trial.number)
             chosen = _best(trials)
-        _release(run, plan, chosen, [] if ledger is None else _entries(key, plan))
+        _release(run, plan, chosen, [] if ledger is None else list(plan.charges(key.name)))
         _forget(run)
     return chosen.result
 
@@ -175,20 +163,15 @@ class _Tasks(Generic[C]):
         if self.ledger is None:
             return
         for part, _ in self.plan.stages()[stage].events():
-            number = self.ledger.number_of(_entry(self.key, stage, part))
+            number = self.ledger.number_of(_entry(self.key.name, stage, part))
             if number is None:
                 raise RunError("the ledger has lost this search's entry: it is another ledger, or an old copy")
             if self.ledger.entries[number].count < count:
                 self.ledger.raise_count(number, count)
 
 
-def _entry(key: Key, stage: int, part: str) -> str:
-    return f"{key.name} {stage} {part}"
-
-
-def _entries(key: Key, plan: SearchPlan[C]) -> list[str]:
-    """All that the ledger holds of the search."""
-    return [_entry(key, place, part) for place, stage in enumerate(plan.stages()) for part, _ in stage.events()]
+def _entry(search: str, stage: int, part: str) -> str:
+    return f"{search} {stage} {part}"
 
 
 def _seed_of(key: Key, trial: int) -> int | None:
@@ -212,23 +195,18 @@ def _best(trials: list[FinishedTrial]) -> FinishedTrial:
 
 def _reserve(ledger: Ledger, plan: SearchPlan[C], key: Key, run: Run, trials: Path) -> None:
     """Announce and reserve all that the search may draw, so that it is refused at its start or not at all."""
-    wanted: dict[str, tuple[Event, int, str, str]] = {
-        _entry(key, place, part): (event, stage.most, f"search {key.name}, {stage.name}", part)
-        for place, stage in enumerate(plan.stages())
-        for part, event in stage.events()
-    }
-    missing = {entry: item for entry, item in wanted.items() if ledger.number_of(entry) is None}
+    missing = {entry: item for entry, item in plan.charges(key.name).items() if ledger.number_of(entry) is None}
     if missing and trials.exists():
         raise RunError(f"{run.folder} has trials that this ledger has not paid for: use the ledger that has")
-    planned = [Planned(Repeated(event, most), what, part) for event, most, what, part in missing.values()]
+    planned = [Planned(*item) for item in missing.values()]
     unannounced = [item for item in planned if item not in ledger.plan]
     check_budget(ledger, unannounced)
     for item in unannounced:
         # Where something was drawn before, the search goes through the ledger's filter instead.
         with suppress(LedgerError):
             ledger.announce(*item)
-    for entry, (event, most, what, part) in missing.items():
-        key.reserve(ledger, event, most, what, part, entry=entry)
+    for entry, (event, what, part) in missing.items():
+        key.reserve(ledger, event.event, event.count, what, part, entry=entry)
 
 
 def _release(run: Run, plan: SearchPlan[C], chosen: FinishedTrial, paid: list[str]) -> None:
@@ -242,7 +220,7 @@ def _release(run: Run, plan: SearchPlan[C], chosen: FinishedTrial, paid: list[st
 
 
 def _finished(run: Run, plan: SearchPlan[C], ledger: Ledger | None) -> TrialResult:
-    """What a finished search found, without looking at anything again; only beside the ledger that paid for it."""
+    """What a finished search found; reads no records, and needs the ledger that paid for it."""
     path = run.folder / OUTCOME
     with kept_json(path) as content:
         same, paid = content["digest"] == plan.digest, list(content["paid"])

@@ -128,7 +128,7 @@ def cfs_genetic(found: Uncertainties, generator: np.random.Generator, breeding: 
 
 
 def random_subset(features: int, size: int, generator: np.random.Generator) -> Mask:
-    """The baseline: a subset of this size that looks at nothing, and so costs nothing."""
+    """The baseline: a random subset of this size; it reads no records, so it costs nothing."""
     check_size(size, features)
     mask = np.zeros(features, dtype=bool)
     mask[generator.choice(features, size, replace=False)] = True
@@ -218,9 +218,9 @@ class LogisticTrials:
     def calibrated(
         cls, trials: int, n: int, attributes: int, width: int, ledger: Ledger, goal: float
     ) -> "LogisticTrials":
-        """The least noise with which so many trials bring neither part of the ledger above the goal.
+        """The least noise with which this many trials keep both parts of the ledger within the goal.
 
-        n records to train on, of so many attributes that are `width` features when encoded.
+        n is the number of training records; `attributes` columns become `width` features when encoded.
         """
         ledger.refuse_add_remove()
         delta = ledger.terms.target_delta

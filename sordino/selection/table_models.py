@@ -70,17 +70,19 @@ class TableModel:
     name: str
     hidden: tuple[int, ...] = ()
     numeric_only: bool = False
-    """Drop columns of words instead of one-hot encoding them."""
+    """Drop categorical columns instead of one-hot encoding them."""
     learning_rates: ClassVar[tuple[float, ...]] = LEARNING_RATES
 
     def columns(self, schema: Schema) -> tuple[Column, ...]:
         shown = tuple(column for column in schema.columns if not self.numeric_only or column.bounds is not None)
         if not shown:
-            raise DataError(f"the model {self.name} uses columns of numbers only, and the schema has none")
+            raise DataError(
+                f"the model {self.name} uses numeric columns only, and the schema has none: choose another model"
+            )
         return shown
 
     def width(self, columns: tuple[Column, ...]) -> int:
-        """Numbers that a row of so many columns becomes."""
+        """How many numbers encode a row of these columns."""
         return encoded_width(columns)
 
     def parameters(self, schema: Schema) -> int:
@@ -88,11 +90,11 @@ class TableModel:
         return self.weights(self.width(self.columns(schema)), len(classes_of(schema)))
 
     def weights(self, width: int, outputs: int) -> int:
-        """How many there are for so many encoded features."""
+        """The number of weights for this many encoded features."""
         return trained_parameters(width, self.hidden, outputs)
 
     def usable(self, schema: Schema, kept: Mask) -> Mask:
-        """Of the one-hot features of its columns, those that the model uses where so many are to be kept."""
+        """The one-hot features that the model uses if those of the mask are kept."""
         return kept
 
     def encode(self, schema: Schema, table: pd.DataFrame, kept: Mask | None = None) -> NDArray[np.float32]:
@@ -106,7 +108,7 @@ class TableModel:
     def plan(
         self, schema: Schema, n: int, target_epsilon: float, target_delta: float, before: Event | None = None
     ) -> Any:
-        """All that training may do to n records; `before` is what will be spent besides, within the same target."""
+        """The training plan for n records; `before` is what else will be spent within the same target."""
         return _sgd_plan(n, target_epsilon, target_delta, before)
 
     def rehearsal(self, plan: Any, rows: int, n: int) -> Any:

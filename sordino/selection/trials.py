@@ -73,7 +73,7 @@ class TrialData:
 
 @dataclass(frozen=True)
 class TrialTask:
-    """All that a trial needs besides the records; it can be sent to another process."""
+    """All that a trial needs apart from the records; it can be sent to another process."""
 
     number: int
     folder: Path
@@ -163,7 +163,7 @@ def run_trial(task: TrialTask, data: TrialData) -> FinishedTrial:
 
 
 def shared_network(task: TrialTask, data: TrialData) -> str | None:
-    """The network in words, if trials of it are faster side by side: a small dense one, nothing of it frozen."""
+    """A description of the network if its trials are faster side by side: small, dense, no layer frozen."""
     with torch.device("meta"):  # shapes only
         model = task.candidate.build(data.shape, data.classes)
     whole = all(parameter.requires_grad for parameter in model.parameters())

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sordino.budget import Ledger
-from sordino.selection import advised_training
+from sordino.selection import table_models
 
 SCHEMA = {
     "columns": {
@@ -120,7 +120,7 @@ def test_carried_out_in_one_ledger_and_goes_on(
         def fails(*_: Any) -> float:
             raise OSError("no space left on device")
 
-        broken.setattr(advised_training, "noisy_accuracy", fails)
+        broken.setattr(table_models, "noisy_accuracy", fails)
         assert advise("--carry-out", "--out", out).code == 2
     selection = (out / "features.json").read_bytes()
     outcome = advise("--carry-out", "--out", out, "--json")
@@ -173,7 +173,7 @@ def test_a_selection_and_its_advice_share_a_ledger(
         def fails(*_: Any) -> float:
             raise OSError("no space left on device")
 
-        broken.setattr(advised_training, "noisy_accuracy", fails)
+        broken.setattr(table_models, "noisy_accuracy", fails)
         assert advise(*options).code == 2
     answer = advise(*options, "--json").json
     ledger = Ledger.open(path)
@@ -228,7 +228,7 @@ def test_one_column_and_a_tiny_budget_get_advice_too(sordino: Callable[..., Any]
     schema.write_text(json.dumps(SCHEMA | {"columns": {"age": {"bounds": [0, 100]}}}), encoding="utf-8")
     command = ("advise", files / "private.csv", "--delta", 1e-5, "--target", "rich", "--schema", schema)
     assert answers(sordino(*command, "--epsilon", 1, "--json"))["Are features selected?"]["numbers"]
-    assert "cannot be had at so small an ε" in sordino(*command, "--epsilon", 1e-3).out
+    assert "is impossible at so small an ε" in sordino(*command, "--epsilon", 1e-3).out
 
 
 numbers = st.sampled_from(["0", "-1", "1e-300", "1e-9", "0.1", "3", "1e9", "1e300", "nan", "inf", ""])

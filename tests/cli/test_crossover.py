@@ -16,6 +16,7 @@ from sordino.budget import BudgetExceeded, Gaussian, Ledger
 from sordino.data import source_fingerprint
 from sordino.runs import TableLedger
 from sordino.selection import crossover_measurement as measurement
+from sordino.selection import table_models
 
 SCHEMA = {
     "columns": {"age": {"bounds": [0, 100]}, "work": {"categories": ["a", "b", "c"]}},
@@ -73,14 +74,14 @@ def test_private_spends_within_one_ledger_and_goes_on(
     out = tmp_path / "out"
     command = ("crossover", files / "private.csv", *BUDGET, "--schema", files / "schema.json", *QUICK, "--private")
     killed = iter([False] * 5 + [True])
-    score = measurement.noisy_accuracy
+    score = table_models.noisy_accuracy
 
     def scored(*arguments: Any) -> float:
         if next(killed, False):
             raise OSError("no space left on device")
         return score(*arguments)
 
-    monkeypatch.setattr(measurement, "noisy_accuracy", scored)
+    monkeypatch.setattr(table_models, "noisy_accuracy", scored)
     assert sordino(*command, "--out", out).code == 2
     before = {path.parent.name: path.read_bytes() for path in out.glob("*/score.json")}
     assert len(before) == 5

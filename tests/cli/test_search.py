@@ -93,7 +93,7 @@ def test_a_ledger_goes_on(sordino, table, tmp_path) -> None:
         (("search", "digits", "--seed", -1), "seed"),
         (("search", "digits", "--delta", -1e-5), "delta"),
         (("search", "digits", "--epsilon", -1), "ε"),
-        (("search", "digits", "--space", "cnn"), "no images large enough"),
+        (("search", "digits", "--space", "cnn"), "not images large enough"),
         (("search", "digits", "--clip", -1), "clip"),
         (("search", "digits", "--batch", 10**6), "batch"),
         (("tune", "digits", "--hidden", 1e8), "parameters"),
@@ -119,7 +119,7 @@ def test_a_network_that_the_table_cannot_have_is_refused_before_it_is_paid_for(s
     Ledger(3.0, 1e-3, path=path)
     told = sordino("search", file, "--schema", schema, *QUICK, "--space", "cnn", "--ledger", path)
     assert (told.code, told.err.count("\n")) == (2, 1)
-    assert "no images large enough" in told.err
+    assert "not images large enough" in told.err
     assert (Ledger.open(path).plan, Ledger.open(path).entries) == ((), ())
 
 

@@ -110,7 +110,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path, search
         searched(REQUEST)
     table, advice = str(tmp_path / "mine.csv"), tmp_path / "advice"
     TableLedger(table, source_fingerprint(table), 3.0, 1e-4, None, advice, kind="advice").bind(advice)
-    with pytest.raises(RunError, match="something else"):
+    with pytest.raises(RunError, match="something other than a search"):
         searched(REQUEST, out=advice)
 
 

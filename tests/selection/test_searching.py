@@ -219,7 +219,7 @@ def test_a_ledger_that_did_not_reserve_a_search_does_not_end_it(tmp_path, data, 
     with pytest.raises(RunError, match="pass the ledger it was started with"):
         search(run, asked, data, Ledger(0.001, 1e-4))
     search(run, asked, data, ledger)
-    assert len(ledger.entries) == len(asked.planned())
+    assert len(ledger.entries) == len(asked.charges(""))
 
 
 def test_after_other_events_a_search_goes_through_the_filter(tmp_path, data, search_plan) -> None:
@@ -341,7 +341,7 @@ def test_a_winner_on_public_records_is_shown_once(tmp_path, data, search_plan) -
 @pytest.mark.parametrize("ledger", [None, Ledger(1e3, 1e-4)], ids=["public", "private"])
 def test_what_cannot_be_built_is_refused_before_it_is_paid_for(tmp_path, data, search_plan, ledger) -> None:
     for space, says in (
-        (ConvolutionalSpace(), "no images large enough"),
+        (ConvolutionalSpace(), "not images large enough"),
         (DenseSpace(widths=((10,), (10, 20_000), (20_000,))), "400,280,062 parameters"),
         (Grid((Dense((), 0.5), Dense((DenseLayer(10**8),), 0.5))), "parameters"),
     ):
