@@ -324,7 +324,7 @@ class PrivateLoop:
             begun.admit(found)
         except OtherSums as problem:
             self.close()
-            raise LoopError(str(problem)) from None
+            raise LoopError(f"{problem}. Pass schedulers in `schedulers=`, and call make_private again") from None
         if begun.log is not None:
             begun.log.sync()  # the program that called may show the weights of each step
 
