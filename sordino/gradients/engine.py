@@ -259,9 +259,10 @@ class ClippedGradients:
     ) -> tuple[Tensor, Tensor]:
         """Add the clipped gradients of a physical batch to the sums; returns its norms and losses.
 
-        Guarantee: an example that is formed alone, because its numbers are not sound, does not change what the others
-        add. In the pass that counts, a sound example stands in its place with factor 0, so that the batch keeps its
-        shape: a batch of another shape rounds differently, and large scores turn rounding into any other gradient.
+        Guarantee: an example that is formed alone, because its numbers are not sound or the fast pass raises on it,
+        does not change what the others add. In the pass that counts, a sound example stands in its place with factor 0,
+        so that the batch keeps its shape: a batch of another shape rounds differently, and large scores turn rounding
+        into any other gradient.
         """
         places = torch.arange(batches.size(y))
         examples, counted = places, torch.ones(len(places), dtype=torch.bool)
@@ -270,18 +271,20 @@ class ClippedGradients:
             try:
                 losses, parts = strategy(*batch)
             except (NoRuleError, RuntimeError):  # a case that the first batch did not contain
-                return self._add_one_by_one(sums, x, y, l2_clip)
-            with without_autocast(losses.device.type), full_precision():
-                norms = self._norms(parts, losses)
-            factors = self.clipping.factors(norms, l2_clip)
-            sound = self._sound(norms, factors).cpu()
-            if bool(sound.all()):
-                break
-            counted[examples[~sound]] = False
-            if not bool(counted.any()):
+                unsound = self._raising(strategy, x, y, counted.nonzero().flatten())
+            else:
+                with without_autocast(losses.device.type), full_precision():
+                    norms = self._norms(parts, losses)
+                factors = self.clipping.factors(norms, l2_clip)
+                sound = self._sound(norms, factors).cpu()
+                if bool(sound.all()):
+                    break
+                unsound = examples[~sound]
+            counted[unsound] = False
+            if not len(unsound) or not bool(counted.any()):
                 return self._add_one_by_one(sums, x, y, l2_clip)
             examples = torch.where(counted, places, counted.nonzero()[0])
-            batch = batches.take(x, y, examples.to(losses.device), self._views)
+            batch = batches.take(x, y, examples.to(self._device()), self._views)
         alone = (~counted).nonzero().flatten().to(losses.device)
         factors[alone] = 0
         columns = factors.unbind(1)  # in double precision: each gradient casts them to its own type
@@ -297,6 +300,23 @@ class ClippedGradients:
             found = self._add_one_by_one(sums, *batches.take(x, y, alone, self._views), l2_clip)
             whole[alone], losses[alone] = found
         return whole, losses
+
+    def _raising(self, strategy: Strategy, x: Any, y: Any, examples: Tensor) -> Tensor:
+        """Those of the examples on which the fast pass raises, found by halving; none if both halves of some pass.
+
+        The model does not mix, so a batch raises if, and only if, one of its examples does.
+        """
+        try:
+            strategy(*batches.take(x, y, examples.to(self._device()), self._views))
+        except (NoRuleError, RuntimeError):
+            if len(examples) == 1:
+                return examples
+            halves = examples.split((len(examples) + 1) // 2)
+            return torch.cat([self._raising(strategy, x, y, half) for half in halves])
+        return examples[:0]
+
+    def _device(self) -> torch.device:
+        return next(iter(self._parameters.values())).device
 
     def _norms(self, parts: dict[str, MeasuredGradient], losses: Tensor) -> Tensor:
         """Norms of the examples' gradients with the penalty, a column for each group of parameters."""

@@ -145,6 +145,35 @@ def test_a_non_finite_example_does_not_change_how_others_round() -> None:
         assert difference(whole, clipped(x, y).sums) <= CLIP * (1 + 1e-5)
 
 
+class NoRuleForSevens(nn.Module):
+    """Rows of sevens take a path without a rule, so that only they have to be formed alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.shift = nn.Linear(3969, 10), nn.Parameter(torch.ones(()))
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.randn(3969) + 1e-7 * torch.randn(10, 3969))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out, sevens = self.linear(x), x[:, :1] == 7
+        return torch.where(sevens, torch.hypot(out, self.shift), out) if sevens.any() else out
+
+
+@pytest.mark.parametrize("sevens", [1, 3])
+def test_an_example_without_a_rule_does_not_change_how_others_round(sevens: int) -> None:
+    torch.manual_seed(0)
+    clipped = ClippedGradients(NoRuleForSevens(), nn.CrossEntropyLoss(reduction="none"), CLIP)
+    for others in (1, 2, 7):
+        examples = sevens + others
+        x, y = 1e8 * torch.randn(examples, 3969), torch.arange(examples) % 10
+        x[:sevens] = torch.nan
+        without = clipped(x, y).sums
+        x[:sevens] = 7.0
+        found = clipped(x, y)
+        assert 0 < difference(without, found.sums) <= sevens * CLIP * (1 + 1e-5)
+        assert torch.isfinite(found.norms).all()
+
+
 def test_a_non_finite_example_in_the_first_batch() -> None:
     torch.manual_seed(3)
     x, y = torch.randn(4, 3, 6), torch.randn(4, 2)
