@@ -6,6 +6,7 @@ from .gradients import ClippedGradients as ClippedGradients
 from .gradients import register_rule as register_rule
 from .gradients import repair as repair
 from .runs import Run as Run
+from .runs import load as load
 from .runs import predict as predict
 from .selection import tune as tune
 from .training import SGD as SGD

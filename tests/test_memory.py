@@ -77,7 +77,7 @@ def test_refused_before_the_charge(
     train: Callable[[Ledger, Run], None], tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available", lambda: 3e5)
-    ledger, run = Ledger(3.0, 1e-3), Run.at(f"{tmp_path}/run")
+    ledger, run = Ledger(3.0, 1e-3, path=f"{tmp_path}/ledger.json"), Run.at(f"{tmp_path}/run")
     with pytest.raises(memory.NotEnoughMemory, match=r"needs about .* are free: (choose|use)"):
         train(ledger, run)
     assert not ledger.entries

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ def test_ledgers_open_and_state_the_same_epsilon(name: str, old: Callable[[str],
     document = json.loads(sordino("ledger", folder, "--json"))
     assert document["epsilon"] == Ledger.open(folder / "ledger.json").statement()["epsilon"] <= 3
     if (folder / "statement.json").exists():
-        assert document["epsilon"] == json.loads((folder / "statement.json").read_text())["epsilon"]
+        before = json.loads((folder / "statement.json").read_text())["epsilon"]
+        assert document["epsilon"] == pytest.approx(before, rel=1e-12)  # processors differ in the last digit
 
 
 def test_a_finished_run_predicts(old: Callable[[str], Path], sordino: Any, tmp_path: Path) -> None:
@@ -84,6 +86,10 @@ def test_fit_takes_an_old_folder(name: str, old: Callable[[str], Path]) -> None:
     y = (x.sum(1) > 0).astype("int64")
     ledger = Ledger.open(run.ledger)
     plan = Plan.calibrated(n=400, expected_batch_size=40, epochs=4, l2_clip=1, target_epsilon=3, target_delta=1e-4)
+    # Version 0.1 kept no plan, and on another processor the last digits of the noise are others.
+    [entry] = ledger.entries
+    assert plan.noise_multiplier == pytest.approx(entry.event.noise_multiplier, rel=1e-12)
+    plan = replace(plan, noise_multiplier=entry.event.noise_multiplier)
     fitted = fit(
         plan,
         lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)),

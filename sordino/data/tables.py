@@ -35,9 +35,9 @@ def read_table(path: str | Path, schema: Schema) -> Split:
     return Split(_frame(values, schema.columns), y if schema.target.categories is None else y.astype(np.int64))
 
 
-def read_inputs(path: str | Path, columns: tuple[Column, ...]) -> pd.DataFrame:
+def read_inputs(table: pd.DataFrame | str | Path, columns: tuple[Column, ...]) -> pd.DataFrame:
     """The same without the target."""
-    return _frame(read_values(path, columns), columns)
+    return _frame(read_values(table, columns), columns)
 
 
 def read_values(

@@ -10,8 +10,10 @@ from .key import environment as environment
 from .key import until_diverged as until_diverged
 from .kinds import KINDS as KINDS
 from .kinds import Kind as Kind
+from .kinds import LoadedModel as LoadedModel
 from .kinds import check_resumable as check_resumable
 from .kinds import kind_of as kind_of
+from .kinds import load as load
 from .kinds import predict as predict
 from .kinds import statement_of as statement_of
 from .releases import WorkflowSteps as WorkflowSteps

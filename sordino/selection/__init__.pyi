@@ -3,7 +3,7 @@ from .advice import measured_request as measured_request
 from .advice_request import AdviceRequest as AdviceRequest
 from .advice_request import BudgetSplit as BudgetSplit
 from .advised_training import carry_out_advice as carry_out_advice
-from .advised_training import classify_by_advice as classify_by_advice
+from .advised_training import loaded_advice as loaded_advice
 from .attributes import Attributes as Attributes
 from .attributes import GreedyOrder as GreedyOrder
 from .attributes import Mask as Mask
@@ -39,7 +39,7 @@ from .search_spaces import DenseSpace as DenseSpace
 from .search_spaces import Grid as Grid
 from .search_workflow import SearchRequest as SearchRequest
 from .search_workflow import claimed_search_epsilon as claimed_search_epsilon
-from .search_workflow import classify_by_search as classify_by_search
+from .search_workflow import loaded_search as loaded_search
 from .search_workflow import search_within_budget as search_within_budget
 from .searching import SearchPlan as SearchPlan
 from .searching import search as search

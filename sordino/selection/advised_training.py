@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sordino.budget import BudgetExceeded, Gaussian, Ledger, Planned, calibration
 from sordino.data import DataError, Schema, Split, read_inputs, set_aside
 from sordino.mechanisms import Streams
-from sordino.runs import Run, RunError, TableLedger, WorkflowSteps, check_budget, kept_json, workflow_steps
+from sordino.runs import LoadedModel, Run, RunError, TableLedger, WorkflowSteps, check_budget, kept_json, workflow_steps
 from sordino.selection.advice import advised_model
 from sordino.selection.advice_request import AdviceRequest
 from sordino.selection.attributes import Attributes, Mask, cfs_greedy, exact_uncertainties
@@ -265,8 +266,8 @@ def _rate(plan: AdvisedPlan, training: PricedPlan, proxy: ProxyRows, mask: Mask)
     return rates[int(scores.argmax())]
 
 
-def classify_by_advice(folder: str | Path, file: Path) -> list[str]:
-    """The class of each row of a table, by the model in the folder; reads nothing else."""
+def loaded_advice(folder: Path) -> LoadedModel:
+    """The model for tables that advice has trained."""
     run = Run(folder)
     if not (run.folder / OUTCOME).exists():
         raise RunError(f"the workflow in {folder} is not finished: rerun its command with --out {folder} to resume it")
@@ -283,7 +284,11 @@ def classify_by_advice(folder: str | Path, file: Path) -> list[str]:
         raise RunError(f"{run.model} is missing")
     if hashlib.sha256(run.model.read_bytes()).hexdigest() != used.get("weights"):
         raise RunError(f"{run.model} is not the model that {USED} describes")
-    x = model.encode(schema, read_inputs(file, touched(columns, kept)), kept)
-    # A training is built around data, which play no part here.
-    empty = model.training_on(np.zeros((1, x.shape[1]), np.float32), np.zeros(1, np.int64), len(classes))
-    return [classes[place] for place in empty.trained(run)(x)]
+
+    def outputs(table: Any) -> NDArray[np.floating]:
+        x = model.encode(schema, read_inputs(table, touched(columns, kept)), kept)
+        # A training is built around data, which play no part here.
+        empty = model.training_on(np.zeros((1, x.shape[1]), np.float32), np.zeros(1, np.int64), len(classes))
+        return empty.trained(run)(x)
+
+    return LoadedModel(run.folder, lambda file: file, outputs, classes, touched(columns, kept))

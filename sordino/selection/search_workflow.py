@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sordino.budget import (
     BudgetExceeded,
     Event,
@@ -35,13 +38,13 @@ from sordino.data import (
 )
 from sordino.features import as_array
 from sordino.mechanisms import ScoreNoise, score_deviation
-from sordino.runs import Run, RunError, TableLedger, check_budget, kept_json, kind_of, spending
+from sordino.runs import LoadedModel, Run, RunError, TableLedger, check_budget, kept_json, kind_of, spending
 from sordino.selection.executors import Executor
 from sordino.selection.search_methods import GenerationalSearch, GeneticSearch, RandomSearch, SearchMethod, Stage
 from sordino.selection.search_spaces import C, Grid, Space, check_buildable, read_candidate
 from sordino.selection.searching import OUTCOME, OnResult, SearchPlan, is_begun, search
 from sordino.selection.sources import SearchData, check_source, feature_of, given_schema, refuse_private_as_public
-from sordino.selection.trials import TrialData, TrialResult, predicted_classes
+from sordino.selection.trials import TrialData, TrialResult, network_outputs
 from sordino.training import Plan, as_expected
 
 _WORKFLOW = "workflow.json"
@@ -237,7 +240,7 @@ def _test_accuracy(run: Run, data: SearchData, found: TrialResult) -> float | No
     """On a benchmark's published test records, if it has any."""
     if data.test is None or found.diverged:
         return None
-    predicted = predicted_classes(found.candidate, run, data.test.x, data.parts.classes)
+    predicted = network_outputs(found.candidate, run, data.test.x, data.parts.classes).argmax(axis=1)
     return float((predicted == data.test.y).mean())
 
 
@@ -283,8 +286,8 @@ def claimed_search_epsilon(method: SearchMethod, training_epsilon: float, valida
         return None
 
 
-def classify_by_search(folder: str | Path, file: Path) -> list[str]:
-    """The class of each example in the file, by the model that a search has chosen; reads nothing else."""
+def loaded_search(folder: Path) -> LoadedModel:
+    """The model that a search has chosen."""
     run = Run(folder)
     workflow = KeptSearch.read(run)
     if workflow is None or not (run.folder / OUTCOME).exists():
@@ -296,9 +299,15 @@ def classify_by_search(folder: str | Path, file: Path) -> list[str]:
         raise RunError(f"the search in {folder} has no model: the training it chose diverged")
     facts = workflow.facts
     classes = facts.classes or ()
-    examples = read_inputs(file, facts.columns) if facts.columns else as_expected(read_examples(file), facts)
-    x = as_array(feature_of(facts, str(folder))(examples))
-    try:
-        return [classes[index] for index in predicted_classes(candidate, run, x, len(classes))]
-    except RuntimeError:  # torch lists all that does not fit, over many lines
-        raise RunError(f"{run.model} does not hold the model that the search chose") from None
+
+    def outputs(examples: Any) -> NDArray[np.floating]:
+        examples = read_inputs(examples, facts.columns) if facts.columns else as_expected(examples, facts)
+        x = as_array(feature_of(facts, str(folder))(examples))
+        try:
+            return network_outputs(candidate, run, x, len(classes))
+        except RuntimeError:  # torch lists all that does not fit, over many lines
+            raise RunError(f"{run.model} does not hold the model that the search chose") from None
+
+    return LoadedModel(
+        run.folder, (lambda file: file) if facts.columns else read_examples, outputs, classes, facts.columns
+    )

@@ -4,56 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from sordino.budget import Event, Gaussian, Ledger, Planned
 from sordino.data import ArrayRecords, Column, DataError, PoissonSampler, Schema, Split
 from sordino.features import CentredOneHot, OneHot, neutral_cuts
-from sordino.mechanisms import Stream, Streams, noisy_accuracy, secret_from_seed
+from sordino.mechanisms import Streams, noisy_accuracy, secret_from_seed
 from sordino.models import dense
 from sordino.runs import Run, WorkflowSteps
 from sordino.selection.attributes import Mask
+from sordino.selection.table_trainings import (
+    LogisticTraining,
+    SgdTraining,
+    TableTraining,
+    outputs_of_linear,
+    outputs_of_module,
+)
 from sordino.training import (
-    SGD,
     GaussianObjective,
     LinearClassifier,
     LogisticPlan,
     Plan,
-    Trainable,
     TrainableModule,
-    Training,
-    check_finite,
     cross_entropy,
     data_norm,
-    fit,
-    fit_logistic,
-    fit_many,
-    linear_scores,
-    predict_logistic,
-    require_memory_for_logistic,
-    train_steps,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
 L2_CLIP = 1.0
-STEPS, MOMENTUM = 30, 0.9
+STEPS = 30
 LEARNING_RATES = (0.1, 0.4, 1.6)
 """Candidates for each model at each ε: the best ones differ by more than the models do (PAW, Fig. 9)."""
 BINS = 10
 """Of a column of numbers."""
 _PIECE = 2048
 """Rows worked through at once: so small a network is fastest on many."""
-
-Predict = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 
 
 class PricedPlan(Protocol):
@@ -174,11 +167,11 @@ class TableModel:
     def training_on(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> TableTraining:
         """The model with data to learn from, again and again from the start; nothing is read off them yet."""
         if not self.hidden:
-            return _SgdTraining(LinearClassifier(x.shape[1], classes), ArrayRecords(x, y), _by_linear)
+            return SgdTraining(LinearClassifier(x.shape[1], classes), ArrayRecords(x, y), outputs_of_linear)
         model = TrainableModule(
             lambda: dense(x.shape[1], *self.hidden, classes), cross_entropy, physical_batch=min(len(x), _PIECE)
         )
-        return _SgdTraining(model, ArrayRecords(x, y), _by_module)
+        return SgdTraining(model, ArrayRecords(x, y), outputs_of_module)
 
 
 @dataclass(frozen=True)
@@ -217,7 +210,7 @@ class LogisticModel(TableModel):
         return replace(plan, data_norm=self.row_norm(touched(self.columns(schema), kept)))
 
     def training_on(self, x: NDArray[np.float32], y: NDArray[np.int64], classes: int) -> TableTraining:
-        return _LogisticTraining(x, y, classes)
+        return LogisticTraining(x, y, classes)
 
 
 @dataclass(frozen=True)
@@ -284,73 +277,6 @@ def _sgd_plan(n: int, target_epsilon: float, target_delta: float, before: Event 
     )
 
 
-@dataclass(eq=False)
-class _SgdTraining:
-    """DP-SGD. Rehearsals are for public or synthetic data: with the plan's noise, and uncharged.
-
-    Guarantee: `train` is the plan's event on the part "train", charged before the data is read, and once if it is
-    killed; it takes up what the run's folder, which is in that of the steps, holds of it.
-    """
-
-    model: Any
-    records: ArrayRecords
-    _predict: Callable[[Any, NDArray[np.float32]], NDArray[np.int64]]
-    _ready: bool = False
-
-    def rehearse(self, plan: Plan, learning_rate: float, streams: Streams) -> Predict:
-        model: Trainable = self.model
-        if not self._ready:
-            model.choose(self.records, None, plan.sampler.expected_batch_size)
-            self._ready = True
-        training = Training(plan, model, self.records, SGD(learning_rate, MOMENTUM))
-        model.initialise(streams)
-        train_steps(training, training.start(), streams, plan.steps)
-        return partial(self._predict, model)
-
-    def train(self, run: Run, plan: Plan, learning_rate: float, steps: WorkflowSteps, what: str) -> Predict:
-        optimiser = SGD(learning_rate, MOMENTUM)
-        fit(plan, self.model, self.records, optimiser=optimiser, ledger=steps.ledger, run=run, what=what)
-        check_finite(self.model.weights())
-        return partial(self._predict, self.model)
-
-    def trained(self, run: Run) -> Predict:
-        self.model.load(run.read_tensors(run.model)[0])
-        return partial(self._predict, self.model)
-
-
-@dataclass(frozen=True, eq=False)
-class _LogisticTraining:
-    """Objective perturbation, otherwise as `_SgdTraining`.
-
-    Guarantee: that of `_SgdTraining`.
-    """
-
-    x: NDArray[np.float32]
-    y: NDArray[np.int64]
-    classes: int
-
-    def rehearse(self, plan: LogisticPlan, learning_rate: float, streams: Streams) -> Predict:
-        generator = streams.generator(Stream.NOISE)
-        every = np.ones((1, self.x.shape[1]), dtype=bool)
-        positives = [1] if self.classes == 2 else range(self.classes)
-        binary = replace(plan, classes=2)
-        each = [fit_many(self.x, (self.y == c).astype(np.int64), every, binary, 1, generator)[0, 0] for c in positives]
-        return partial(predict_logistic, each[0] if self.classes == 2 else np.stack(each))
-
-    def train(self, run: Run, plan: LogisticPlan, learning_rate: float, steps: WorkflowSteps, what: str) -> Predict:
-        def draw(ledger: Ledger, streams: Streams) -> NDArray[np.float64]:
-            return fit_logistic(plan, self.x, self.y, ledger, streams, what=what)
-
-        require_memory_for_logistic(len(self.x), self.x.shape[1] + 1)  # a step is charged before it is drawn
-        return partial(predict_logistic, steps.weights(run.model, Planned(plan.event, what), draw))
-
-    def trained(self, run: Run) -> Predict:
-        return partial(predict_logistic, run.read_tensors(run.model)[0]["weights"].numpy())
-
-
-TableTraining = _SgdTraining | _LogisticTraining
-
-
 def encoded_width(columns: tuple[Column, ...]) -> int:
     """Numbers that one-hot encoding makes of a row: one for each column of numbers or category of the others."""
     return len(OneHot(columns).owners)
@@ -382,24 +308,6 @@ def classes_of(schema: Schema) -> tuple[str, ...]:
             f"the target {schema.target.name!r} is a number; crossovers compare accuracies, so they need classes"
         )
     return schema.target.categories
-
-
-@torch.no_grad()
-def _by_linear(model: LinearClassifier, x: NDArray[np.float32]) -> NDArray[np.int64]:
-    return _classes(linear_scores(model.parameters, torch.from_numpy(x)))
-
-
-@torch.no_grad()
-def _by_module(model: TrainableModule, x: NDArray[np.float32]) -> NDArray[np.int64]:
-    model.model.eval()
-    try:
-        return _classes(model.model(torch.from_numpy(x)))
-    finally:
-        model.model.train()  # the mode in which the next rehearsal trains
-
-
-def _classes(scores: torch.Tensor) -> NDArray[np.int64]:
-    return np.asarray(torch.nan_to_num(scores).argmax(dim=1).numpy(), dtype=np.int64)
 
 
 def table_arrays(schema: Schema, *parts: Split) -> Iterator[NDArray[Any]]:

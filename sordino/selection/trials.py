@@ -173,16 +173,16 @@ def shared_network(task: TrialTask, data: TrialData) -> str | None:
 
 def correct_predictions(candidate: Network, run: Run, data: TrialData) -> NDArray[np.bool_]:
     """Which validation records the run's model classifies correctly: as private as they are."""
-    return np.asarray(predicted_classes(candidate, run, data.validation_x, data.classes) == data.validation_y)
+    outputs = network_outputs(candidate, run, data.validation_x, data.classes)
+    return np.asarray(outputs.argmax(axis=1) == data.validation_y)
 
 
-def predicted_classes(candidate: Network, run: Run, x: NDArray[np.float32], classes: int) -> NDArray[np.int64]:
-    """The number of each example's class, by the run's model."""
+def network_outputs(candidate: Network, run: Run, x: NDArray[np.float32], classes: int) -> NDArray[np.float32]:
+    """What the run's model gives for each example and class."""
     model = candidate.build(x.shape[1:], classes).eval()
     model.load_state_dict(run.read_tensors(run.model)[0])
     with torch.no_grad():
-        scores = torch.cat([model(block) for block in torch.from_numpy(x).split(_BLOCK)])
-    return np.asarray(scores.argmax(dim=1).numpy(), dtype=np.int64)
+        return np.asarray(torch.cat([model(block) for block in torch.from_numpy(x).split(_BLOCK)]).numpy())
 
 
 def _trainable(task: TrialTask, data: TrialData, place: tuple[int, int]) -> Trainable:

@@ -4,6 +4,7 @@ from .augmentation import Shifts as Shifts
 from .convex.linear_regression import LinearPlan as LinearPlan
 from .convex.logistic import fit_logistic as fit_logistic
 from .convex.logistic import fit_many as fit_many
+from .convex.logistic import logistic_outputs as logistic_outputs
 from .convex.logistic import predict_logistic as predict_logistic
 from .convex.logistic import require_memory_for_logistic as require_memory_for_logistic
 from .convex.logistic import scores as scores
@@ -25,8 +26,8 @@ from .dense_sums import squared_slope as squared_slope
 from .description import Description as Description
 from .description import Request as Request
 from .description import as_expected as as_expected
-from .description import classify as classify
-from .description import classify_file as classify_file
+from .description import loaded_module as loaded_module
+from .description import loaded_training as loaded_training
 from .description import request_of as request_of
 from .dpsgd import ClippedSum as ClippedSum
 from .dpsgd import Steps as Steps

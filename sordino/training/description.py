@@ -5,12 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
 
 from sordino.budget import check_delta, check_target
 from sordino.data import DataError, Facts, read_examples
 from sordino.features import as_array
-from sordino.runs import Run, RunError, kind_of
+from sordino.runs import LoadedModel, Run, RunError, kind_of
 from sordino.training import normalising
+from sordino.training.modules import load_into, load_linear, tensors
 from sordino.training.plan import plan_from_json
 from sordino.training.recipes import AnyPlan, DatasetRecipe, check_name, recipe
 
@@ -84,8 +88,8 @@ def request_of(folder: str | Path) -> Request:
     return Description.read(Run(folder)).request
 
 
-def classify(folder: str | Path, examples: Any) -> list[str]:
-    """The class of each example by the model of a finished run."""
+def loaded_training(folder: Path) -> LoadedModel:
+    """The model of a finished run of `sordino train`."""
     run = Run(folder)
     known = Description.read(run)
     if known.status != "finished":
@@ -93,18 +97,44 @@ def classify(folder: str | Path, examples: Any) -> list[str]:
     weights, _ = run.read_tensors(run.model)
     chosen, facts, classes = known.recipe, known.facts, known.facts.classes or ()
     scale = normalising.read(run) if chosen.moments is not None else None
-    features = as_array(chosen.features(as_expected(examples, facts)))
+
+    def outputs(examples: Any) -> NDArray[np.floating]:
+        features = as_array(chosen.features(as_expected(examples, facts)))
+        try:
+            return chosen.head.scores(weights, normalising.standardised(scale, features), len(classes)).numpy()
+        except ValueError:
+            raise RunError(f"{run.model} does not hold the model that run.json describes") from None
+
+    return LoadedModel(run.folder, read_examples, outputs, classes, facts.columns)
+
+
+def loaded_module(folder: Path, module: nn.Module) -> LoadedModel:
+    """A module of the user's own with the weights that `fit` or a loop of `make_private` has kept."""
+    run = Run(folder)
+    if not run.model.exists():
+        raise RunError(f"the run in {run.folder} is not finished: {kind_of(folder).again}")
+    if not isinstance(module, nn.Module):
+        raise RunError(f"weights are loaded into an nn.Module, not {type(module).__name__}: build the model first")
+    weights, _ = run.read_tensors(run.model)
     try:
-        scores = chosen.head.scores(weights, normalising.standardised(scale, features), len(classes))
-    except ValueError:
-        raise RunError(f"{run.model} does not hold the model that run.json describes") from None
-    return [classes[index] for index in scores.argmax(dim=1).tolist()]
+        if weights.keys() == {"weights"} and isinstance(module, nn.Linear):  # of a regression in one release
+            load_linear(module, weights["weights"])
+        else:
+            load_into(tensors(module), weights)
+    except (ValueError, RuntimeError):
+        raise RunError(f"{run.model} holds the weights of another model than this {type(module).__name__}") from None
 
+    def outputs(examples: Any) -> NDArray[np.floating]:
+        device = next((value.device for value in module.parameters()), None)
+        mode = module.training
+        module.eval()
+        try:
+            with torch.no_grad():
+                return np.asarray(module(torch.as_tensor(examples, device=device)).float().cpu().numpy())
+        finally:
+            module.train(mode)
 
-def classify_file(folder: Path, file: Path) -> list[str]:
-    """The class of each example in a file."""
-    Description.read(Run(folder))  # a wrong folder is the likelier mistake: say it before a large file is read
-    return classify(folder, read_examples(file))
+    return LoadedModel(run.folder, read_examples, outputs, module=module)
 
 
 def as_expected(examples: Any, facts: Facts) -> Any:

@@ -4,6 +4,7 @@ DP-SGD goes block by block: charge the ledger on disk, draw and train the block'
 process has never drawn more than the ledger says, and loses at most one block of work.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -19,12 +20,12 @@ from sordino.budget import Event, Ledger
 from sordino.data import Records, as_records
 from sordino.gradients import Loss
 from sordino.mechanisms import Streams
-from sordino.runs import Binding, Key, Run, check_drawn, digest, release_once
+from sordino.runs import Binding, Key, Purpose, Run, check_drawn, digest, release_once
 from sordino.training import dpsgd
 from sordino.training.dpsgd import Steps, Trainable, Training, refuse_single_precision
-from sordino.training.modules import TrainableModule
+from sordino.training.modules import TrainableModule, load_linear
 from sordino.training.optimisers import Averaging, Weights, as_optimiser
-from sordino.training.plan import Plan
+from sordino.training.plan import Plan, plan_from_json
 from sordino.training.resuming import begin
 
 BLOCKS = 20
@@ -112,7 +113,7 @@ def fit(
         an nn.Linear that gets the weights, or None.
     records : a pair (x, y) of arrays or tensors, a torch Dataset or DataLoader, or Records.
     optimiser : SGD or Adam, or torch's: an optimizer over the module's parameters, or a function that makes one.
-    ledger : what pays.
+    ledger : what pays; with a `run`, one that is kept in a file.
     run : a folder or Run to train in; calling again with the same settings resumes it, or loads the weights if
         it is finished.
     loss : loss(output, target), one number an example (reduction="none").
@@ -133,6 +134,11 @@ def fit(
     >>> fitted.steps, fitted.weights["weight"].shape
     (5, torch.Size([4, 4]))
     """
+    if run is not None:
+        run = Run.at(run) if isinstance(run, str | Path) else run
+        ledger.refuse_add_remove()
+        refuse_forgetful(ledger, run)
+        plan = _plan_of(run, plan)
     steps = fitting(
         plan,
         model,
@@ -157,8 +163,6 @@ def fit(
             except StopIteration as end:
                 fitted: Fitted = end.value
                 break
-    if run is not None:
-        (run if isinstance(run, Run) else Run(run)).write_kind("fit")  # unless a command has noted its own
     return fitted
 
 
@@ -169,6 +173,43 @@ def fitting(
     ledger.refuse_add_remove()
     where = Run.at(run) if isinstance(run, str | Path) else run
     return plan.train(Job(model, as_records(records), ledger, where, **options))
+
+
+def _plan_of(run: Run, plan: TrainingPlan) -> TrainingPlan:
+    """The plan that the run has started with, if this is the same but for the last digits of its noise.
+
+    A program that is run again on another processor calibrates to other last digits, and it is still the same run. The
+    noise is that of the ledger's entry, to the bit.
+    """
+    if run.started:
+        known = run.read_description()
+        begun = known.get("plan")
+        if known.get("kind") != "fit" or begun is None:
+            return plan
+        if _same_but_for_rounding(begun, plan.to_json()):
+            same: TrainingPlan = plan_from_json(begun)
+            return same
+        if any(path.exists() for path in (run.model, run.checkpoint, Purpose.RUN.file(run))):
+            return plan  # which the key refuses
+    if not (run.model.exists() or run.checkpoint.exists()):
+        run.write_description({"kind": "fit", "plan": plan.to_json()})
+    return plan
+
+
+def _same_but_for_rounding(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same_but_for_rounding(one[name], other[name]) for name in one)
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9)
+    return bool(one == other)
+
+
+def refuse_forgetful(ledger: Ledger, run: Run) -> None:
+    """A kill would lose a ledger in memory: the folder could not be resumed, and what it holds would be unpaid."""
+    if ledger.path is None:
+        raise ValueError(
+            f"a run folder needs a ledger that survives a kill: Ledger(epsilon, delta, path={str(run.ledger)!r})"
+        )
 
 
 def as_trainable(model: Any, loss: Loss | None = None) -> Trainable:
@@ -241,10 +282,7 @@ def train_in_one_release(
 
     weights = release_once(job.run, binding, train, job.ledger, event=plan.event, what=what, part=job.part, steps=1)
     if isinstance(job.model, nn.Linear):
-        rows = weights["weights"].reshape(-1, weights["weights"].shape[-1])
-        with torch.no_grad():
-            job.model.weight.copy_(rows[:, :-1])
-            job.model.bias.copy_(rows[:, -1])
+        load_linear(job.model, weights["weights"])
     return Fitted(weights, 1, job.model)
 
 

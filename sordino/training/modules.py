@@ -379,6 +379,16 @@ def load_into(own: Weights, weights: Weights) -> None:
         value.copy_(weights[name])
 
 
+@torch.no_grad()
+def load_linear(model: nn.Linear, weights: Tensor) -> None:
+    """Copy what a regression has released, its bias last in each row."""
+    rows = weights.reshape(-1, weights.shape[-1])
+    if rows.shape != (model.out_features, model.in_features + 1):
+        raise ValueError("these weights are of another model: shapes differ")
+    model.weight.copy_(rows[:, :-1])
+    model.bias.copy_(rows[:, -1])
+
+
 def words(thing: Any) -> str:
     """What a model or a function is called, the same in another process."""
     if isinstance(thing, nn.Module):

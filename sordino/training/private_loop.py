@@ -22,7 +22,7 @@ from sordino.runs import Run, RunError, kind_of
 from sordino.training import dpsgd
 from sordino.training.augmentation import Augment
 from sordino.training.dpsgd import ClippedSum, Training, TrainingState, refuse_single_precision
-from sordino.training.fitting import BLOCKS
+from sordino.training.fitting import BLOCKS, refuse_forgetful
 from sordino.training.modules import TrainableModule, require_memory
 from sordino.training.optimisers import TorchOptimiser, check_parameters
 from sordino.training.plan import Plan, QuantileClip
@@ -74,7 +74,7 @@ def make_private(
     l2_clip : the bound on the norm of each example's gradient.
     expected_batch_size : the mean size of the Poisson batches.
     target_epsilon, target_delta : the budget of this loop, unless a `ledger` sets it.
-    ledger : the ledger to charge; without one, a new one, kept in the run folder if there is a `run`.
+    ledger : the ledger to charge, in a file if there is a `run`; without one, a new one, kept in the run folder.
     run : a folder or Run. A loop that was killed resumes when the same program runs again: model, optimizer and
         schedulers are set back to the last checkpoint, and the steps since are repeated bit for bit.
     schedulers : learning-rate schedulers (anything with a state_dict of numbers and texts), kept in the checkpoint.
@@ -134,6 +134,8 @@ def make_private(
         if where is not None:
             scheduler_states(schedulers)  # refuses what no checkpoint can hold
             stack.enter_context(where.alone())
+            if ledger is not None:
+                refuse_forgetful(ledger, where)
         plan = _plan(where, request, ledger)
         if ledger is None:
             path = None if where is None else where.ledger

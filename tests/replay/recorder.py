@@ -417,7 +417,7 @@ def watch(patch: pytest.MonkeyPatch, recorder: Recorder, extra: Mapping[str, Mea
     _watch_subsets(patch, recorder)
     _watch_noisy_weights(patch, recorder)
     tables = importlib.import_module("sordino.selection.table_models")
-    for kind in (tables._SgdTraining, tables._LogisticTraining):
+    for kind in (tables.SgdTraining, tables.LogisticTraining):
         patch.setattr(kind, "rehearse", recorder.unwatched(kind.rehearse))
 
 

@@ -65,9 +65,10 @@ def test_one_statement_for_every_place(tmp_path: Path) -> None:
 def test_folders_of_programs_say_that_the_program_is_to_be_run_again(tmp_path: Path, kind: str) -> None:
     run = Run.at(tmp_path / "own")
     run.write_kind(kind)
-    for ask in (check_resumable, lambda folder: predict(folder, __file__)):
-        with pytest.raises(RunError, match=f"`{kind_of(run.folder).command}`: .*run the program that called it again"):
-            ask(run.folder)
+    with pytest.raises(RunError, match=f"`{kind_of(run.folder).command}`: .*run the program that called it again"):
+        check_resumable(run.folder)
+    with pytest.raises(RunError, match=r"predict in Python with sordino\.load\(folder, model\)"):
+        predict(run.folder, __file__)
 
 
 def test_a_fit_whose_ledger_lies_elsewhere_asks_for_that_file(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
 from sordino.mechanisms.streams import secret_from_seed
 from sordino.runs import Run, RunError, key, kind_of
-from sordino.selection.advised_training import AdvisedPlan, carry_out, classify_by_advice
+from sordino.selection.advised_training import AdvisedPlan, carry_out, loaded_advice
 from sordino.selection.proxy_rows import PublicRows
 from sordino.selection.table_models import MODELS
 from sordino.training import Plan
@@ -188,18 +188,18 @@ def test_the_model_of_a_workflow_tells_classes(name: str, tmp_path: Path) -> Non
     file = tmp_path / "new.csv"
     new.x.iloc[:, ::-1].assign(more=1).to_csv(file, index=False)
     assert kind_of(tmp_path).name == "advice"
-    told = np.array(classify_by_advice(tmp_path, file))
+    told = np.array(loaded_advice(tmp_path).predict(file))
     assert set(told) == {"no", "yes"}
     assert (told == np.where(new.y == 1, "yes", "no")).mean() > 0.85
     new.x[["a", "c"]].to_csv(file, index=False)  # it does not use b
-    assert classify_by_advice(tmp_path, file) == told.tolist()
+    assert loaded_advice(tmp_path).predict(file) == told.tolist()
     new.x[["a", "b"]].to_csv(file, index=False)
     with pytest.raises(DataError, match="'c'"):
-        classify_by_advice(tmp_path, file)
+        loaded_advice(tmp_path).predict(file)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     with pytest.raises(RunError, match="is not the model"):
-        classify_by_advice(tmp_path, file)
+        loaded_advice(tmp_path).predict(file)
 
 
 def test_unfinished_and_damaged_folders(tmp_path: Path) -> None:
@@ -208,16 +208,16 @@ def test_unfinished_and_damaged_folders(tmp_path: Path) -> None:
     file = tmp_path / "new.csv"
     rows(0, 5).x.to_csv(file, index=False)
     with pytest.raises(RunError, match="is not finished"):
-        classify_by_advice(tmp_path, file)
+        loaded_advice(tmp_path).predict(file)
     (tmp_path / "result.json").write_text("{}")
     with pytest.raises(RunError, match=r"used\.json is missing"):
-        classify_by_advice(tmp_path, file)
+        loaded_advice(tmp_path).predict(file)
     used = tmp_path / "used.json"
     whole = {"model": "logistic", "schema": SCHEMA.to_json(), "mask": [True] * 4}
     for text in (json.dumps(whole), "[]", "null", ""):
         used.write_text(text)
         with pytest.raises(RunError, match=r"used\.json cannot be read"):
-            classify_by_advice(tmp_path, file)
+            loaded_advice(tmp_path).predict(file)
     numbers = {"columns": whole["schema"]["columns"], "target": {"t": {"bounds": [0, 1]}}}  # type: ignore[index]
     for change in (
         *({"model": "tree"}, {"schema": {}}, {"schema": numbers}),
@@ -225,7 +225,7 @@ def test_unfinished_and_damaged_folders(tmp_path: Path) -> None:
     ):
         Run(tmp_path).write_sealed("used.json", whole | change)
         with pytest.raises(RunError, match=r"used\.json cannot be read"):
-            classify_by_advice(tmp_path, file)
+            loaded_advice(tmp_path).predict(file)
     Run(tmp_path).write_sealed("used.json", whole)
     with pytest.raises(RunError, match=r"model\.safetensors is missing"):
-        classify_by_advice(tmp_path, file)
+        loaded_advice(tmp_path).predict(file)

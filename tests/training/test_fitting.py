@@ -267,11 +267,11 @@ def test_a_wrong_ledger_neither_ends_nor_pays_for_a_run_that_has_paid(tmp_path: 
 
 
 def test_a_refusal_deletes_only_a_key_that_is_new(tmp_path: Path) -> None:
-    run, right = Run.at(tmp_path / "run"), Ledger(50.0, 1e-5)  # in memory: no mark says which one paid
+    run, right = Run.at(tmp_path / "run"), Ledger(50.0, 1e-5, path=tmp_path / "right.json")
     with pytest.raises(Killed):
         fit(run, PLAN, model(1), OPTIMISER, right)
-    with pytest.raises(BudgetExceeded):
-        fit(run, PLAN, model(), OPTIMISER, Ledger(0.001, 1e-5))
+    with pytest.raises(RunError, match="has not paid"):
+        fit(run, PLAN, model(), OPTIMISER, Ledger(0.001, 1e-5, path=tmp_path / "other.json"))
     assert fit(run, PLAN, model(), OPTIMISER, right) == 60
     assert [entry.count for entry in right.entries] == [60]
 
@@ -294,7 +294,7 @@ def test_a_run_killed_before_it_paid_goes_on_with_its_ledger(tmp_path: Path, mon
 def test_weights_are_not_given_out_with_a_ledger_that_did_not_pay_for_them(tmp_path: Path) -> None:
     run, _ = uninterrupted(tmp_path)
     with pytest.raises(RunError, match="another plan or ledger"):
-        fit(run, PLAN, model(), OPTIMISER, Ledger(50.0, 1e-5), seed=1)
+        fit(run, PLAN, model(), OPTIMISER, Ledger(50.0, 1e-5, path=tmp_path / "other.json"), seed=1)
 
 
 def test_two_runs_on_one_ledger_are_two_entries(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_two_runs_on_one_ledger_are_two_entries(tmp_path: Path) -> None:
 
 
 def test_a_seeded_run_is_not_paid_for_by_its_twin(tmp_path: Path) -> None:
-    ledger = Ledger(50.0, 1e-5)
+    ledger = Ledger(50.0, 1e-5, path=tmp_path / "ledger.json")
     fit(Run.at(tmp_path / "first"), PLAN, model(), OPTIMISER, ledger, seed=1)
     for _ in range(2):
         with pytest.raises(RunError, match="choose another seed"):
@@ -469,6 +469,7 @@ def test_a_checkpoint_of_an_older_version_is_resumed_with_fresh_noise(tmp_path: 
         tensors, facts = each.read_tensors(each.checkpoint)
         facts = {name: value for name, value in facts.items() if name not in ("seal", "mac", "era")}
         each.checkpoint.write_bytes(save(tensors, {"sordino": json.dumps(facts)}))
+        (each.folder / "run.json").unlink()  # which that version did not write
     with pytest.warns(UserWarning, match=r"7 of the 21 steps that are charged .* will have 53 of 60 steps"):
         assert train(run, model(), seed=None) == 53
     assert train(seeded, model(), seed=1) == 60  # nothing is secret there

@@ -130,6 +130,12 @@ def predict_logistic(weights: Array, x: Vectors) -> NDArray[np.int64]:
     return (found > 0).astype(np.int64) if weights.ndim == 1 else found.argmax(axis=1)
 
 
+def logistic_outputs(weights: Array, x: Vectors) -> Array:
+    """A number for each class whose softmax is its probability; of more than two, each against the rest, normalised."""
+    found = scores(weights, x)
+    return np.stack([np.zeros(len(found)), found], axis=1) if weights.ndim == 1 else -np.logaddexp(0, -found)
+
+
 def with_bias(x: Vectors) -> Array:
     return np.concatenate([np.asarray(x, dtype=np.float64), np.ones((len(x), 1))], axis=1)
 
