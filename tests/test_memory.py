@@ -14,7 +14,7 @@ from sordino.data import Column, Split
 from sordino.data.samplers import PoissonSampler
 from sordino.data.schema import Schema
 from sordino.mechanisms import memory
-from sordino.runs import Run
+from sordino.runs import Key, Run
 from sordino.selection import PafsSelection
 from sordino.selection.search_spaces import DenseSpace, check_buildable
 from sordino.training import SGD, DenseNetwork, Plan, fit
@@ -81,6 +81,6 @@ def test_refused_before_the_charge(
     with pytest.raises(memory.NotEnoughMemory, match=r"needs about .* are free: (choose|use)"):
         train(ledger, run)
     assert not ledger.entries
-    assert not list(run.private.glob("*.json"))  # no key stays behind
+    assert Key.read(run) is None
     monkeypatch.undo()
     train(ledger, run)

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from sordino.budget import Ledger
@@ -33,9 +34,15 @@ def replayed_on(program: Callable[[D, Ledger], Any], one: D, others: Iterable[tu
 
 
 def _shown(program: Callable[[D, Ledger], Any], data: D, recorder: Recorder) -> list[str]:
-    out, ledger = StringIO(), Ledger()
-    recorder.account = lambda: ledger.entries
-    with redirect_stdout(out), redirect_stderr(out), warnings.catch_warnings(record=True) as warned:
+    out = StringIO()
+    with (
+        TemporaryDirectory() as folder,
+        redirect_stdout(out),
+        redirect_stderr(out),
+        warnings.catch_warnings(record=True) as warned,
+    ):
+        ledger = Ledger(path=f"{folder}/ledger.json")
+        recorder.account = lambda: ledger.entries
         warnings.simplefilter("always")
         try:
             with watching(recorder):

@@ -68,7 +68,7 @@ def test_a_private_loop_predicts(tmp_path: Path) -> None:
 def test_regressions_load_into_a_linear_layer(tmp_path: Path) -> None:
     rows = (X / X.norm(dim=1, keepdim=True)).double().numpy()
     logistic = LogisticPlan.calibrated(n=60, width=6, target_epsilon=5.0, target_delta=1e-3, data_norm=2.0, classes=3)
-    linear = LinearPlan.calibrated(n=60, width=5, target_epsilon=5.0, target_delta=1e-3, target_range=(-1.0, 1.0))
+    linear = LinearPlan.calibrated(n=60, data_norm=2.0, target_epsilon=5.0, target_delta=1e-3, target_range=(-1.0, 1.0))
     for name, plan, y, outputs in (("a", logistic, np.arange(60) % 3, 3), ("b", linear, rows.sum(1), 1)):
         ledger = sordino.Ledger(5.0, 1e-3, path=tmp_path / name / "ledger.json")
         given = nn.Linear(5, outputs).double()

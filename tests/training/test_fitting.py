@@ -527,11 +527,11 @@ def test_what_may_be_over_the_next_time_leaves_the_run_resumable(
 
 def test_a_run_that_no_accountant_prices_leaves_no_key(tmp_path: Path) -> None:
     run, plan = Run.at(tmp_path / "run"), replace(PLAN, sampler=FixedSizeSampler(120, 12))
-    ledger = Ledger(50.0, 1e-5)
+    ledger = Ledger(50.0, 1e-5, path=tmp_path / "ledger.json")
     with pytest.raises(UnsupportedEvent):
         fit(run, plan, model(), OPTIMISER, ledger)
     assert not run.checkpoint.exists()
-    assert not list(run.private.glob("*.json*"))
+    assert Key.read(run) is None
 
 
 def test_an_exact_plan_refuses_single_precision_before_it_charges_and_resumes_in_double(tmp_path: Path) -> None:

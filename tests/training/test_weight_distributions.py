@@ -375,7 +375,12 @@ def test_until_the_end_means_are_private_and_then_only_the_last_weights_are_left
     for stop in (0, 40):
         with pytest.raises(Killed):
             train(run, model=network, on_progress=killed_at(stop))
-        assert {path.name for path in run.folder.iterdir()} == {"private", "ledger.json", "ledger.json.lock"}
+        assert {path.name for path in run.folder.iterdir()} == {
+            "private",
+            "ledger.json",
+            "ledger.json.lock",
+            "run.json",
+        }
         assert {path.name for path in run.private.iterdir()} == {
             *("lock", "key.json", "means.safetensors", "ledger.mark.json")
         }
@@ -450,7 +455,7 @@ def test_a_run_that_cannot_be_repeated_is_refused_in_one_line(tmp_path: Path, mo
 
 
 def test_what_does_not_fit_the_budget_reads_nothing(tmp_path: Path) -> None:
-    run, ledger = Run.at(tmp_path / "run"), Ledger(0.1, 1e-5)
+    run, ledger = Run.at(tmp_path / "run"), Ledger(0.1, 1e-5, path=tmp_path / "ledger.json")
     with pytest.raises(BudgetExceeded):
         train(run, ledger=ledger)
     assert not ledger.entries
@@ -459,11 +464,14 @@ def test_what_does_not_fit_the_budget_reads_nothing(tmp_path: Path) -> None:
 
 def test_weights_that_are_no_numbers_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weight_distributions, "gaussian_noise", lambda g, shape, deviation: np.full(shape, np.inf))
-    run, ledger = Run.at(tmp_path / "run"), Ledger()
+    run, ledger = Run.at(tmp_path / "run"), Ledger(path=tmp_path / "ledger.json")
     for _ in range(2):
         with pytest.raises(Diverged):
             train(run, ledger=ledger)
-        assert [path.name for path in run.private.iterdir()] == ["lock"]  # neither key nor means are left
+        assert {path.name for path in run.private.iterdir()} == {
+            "lock",
+            "ledger.mark.json",
+        }  # neither key nor means are left
     assert len(ledger.entries) == 1
 
 
@@ -475,7 +483,7 @@ def test_it_learns_within_its_budget(tmp_path: Path) -> None:
         FullBatchSampler(3000, 3000),
         **{"l2_clip": 1.0, "steps": 10, "learning_rate": 1.0, "target_epsilon": 2.0, "target_delta": 1e-5},
     )
-    ledger = Ledger(2.0, 1e-5)
+    ledger = Ledger(2.0, 1e-5, path=tmp_path / "ledger.json")
     run = Run.at(tmp_path / "run")
     weights = fit(plan, LinearClassifier(3, 3), (vectors, labels), ledger=ledger, run=run, seed=3).weights
     assert (linear_scores(weights, torch.from_numpy(vectors)).argmax(dim=1).numpy() == labels).mean() > 0.9
@@ -493,7 +501,7 @@ def test_a_model_whose_examples_mix_needs_a_plan_that_says_so(tmp_path: Path) ->
 
     images, labels = data()
     mixing = MixingModule(bn, LOSS)
-    ledger = Ledger(target_delta=1e-5)
+    ledger = Ledger(target_delta=1e-5, path=tmp_path / "ledger.json")
     with pytest.raises(ExamplesMixError, match="BatchNorm1d"):
         train(Run.at(tmp_path / "a"), model=TrainableModule(bn, LOSS), ledger=ledger)
     with pytest.raises(ExamplesMixError, match="examples_mix=True"):
