@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 CACHE := $(if $(SORDINO_DATA),$(SORDINO_DATA),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/sordino)
 COPIES := ../shared/data
 
-.PHONY: demo test torture bench bench-exact bench-scattering bench-convex results install data constraints clean
+.PHONY: demo test torture bench bench-whole bench-exact bench-scattering bench-convex results install data constraints clean
 
 demo: data
 	@if $(BIN)/sordino data get mnist > /dev/null; then \
@@ -33,6 +33,10 @@ torture: data
 # Our clipped gradients beside the peers', who live in an environment of their own; `make bench BENCH=--quick` for a try.
 bench: .venv-bench/.installed
 	.venv-bench/bin/python -m benchmarks.clipped_gradients $(BENCH)
+
+# Whole trainings beside the plain loop and Opacus'.
+bench-whole: .venv-bench/.installed
+	.venv-bench/bin/python -m benchmarks.whole_run $(BENCH)
 
 # What exact noise and a cryptographic generator cost a step.
 bench-exact: $(INSTALLED)

@@ -28,11 +28,11 @@ if hasattr(os, "sched_setaffinity"):  # before torch and XLA count the cores
 import torch  # noqa: E402
 
 from benchmarks.contenders import BASELINES, CONTENDERS, OURS, Contender, Unsupported  # noqa: E402
-from benchmarks.report import exact_record, machine, render, table  # noqa: E402
+from benchmarks.report import MAIN, machine, rendered, table  # noqa: E402
 from benchmarks.rows import ROWS, Reference, Row, reference, smooth  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORD, PAGE = ROOT / "results/benchmarks/clipped-gradients.json", ROOT / "docs/benchmarks.md"
+RECORD, PAGE = ROOT / MAIN, ROOT / "docs/benchmarks.md"
 L2_CLIP, TOLERANCE, CHECKED_EXAMPLES = 1.0, 1e-4, 6
 SLOW, SLOW_ROUNDS, LEAST_ROUNDS = 8, 3, 5  # a contender beyond 8× non-private is timed in three rounds only
 HOPELESS = 30  # beyond 30×, one step is enough, and gigabytes that come and go would disturb the others' rounds
@@ -214,7 +214,7 @@ def main() -> None:
         path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if path == RECORD:
         PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(render(record, exact_record()), encoding="utf-8")
+        PAGE.write_text(rendered(record), encoding="utf-8")
     if any(OURS in row["contenders"] and "reason" in row["contenders"][OURS] for row in record["rows"]):
         sys.exit("sordino could not run, or gave other sums than a plain loop")
 

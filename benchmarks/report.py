@@ -12,7 +12,8 @@ from benchmarks.contenders import BASELINES, CLOSED_FORM, CONTENDERS, OURS, PEER
 
 PACKAGES = ("sordino", "torch", "numpy", "opacus", "jax-privacy", "jax", "jaxlib")
 Record = dict[str, Any]
-EXACT = Path("results/benchmarks/exact.json")
+EXACT, WHOLE = Path("results/benchmarks/exact.json"), Path("results/benchmarks/whole-run.json")
+MAIN = Path("results/benchmarks/clipped-gradients.json")
 
 PAGE = """\
 # The price of a clipped gradient
@@ -70,6 +71,21 @@ counter mode: {aes:.1f} ns a normal number, where NumPy's Philox, which promises
 """
 
 
+WHOLE_PAGE = """
+## The whole run, not only the step
+
+`make bench-whole`, from `results/benchmarks/whole-run.json`: {date}, {processor}, {threads} threads; medians of
+{rounds} interleaved rounds. The plain loop gathers shuffled batches by index, in the faster of its two memory formats.
+`sordino fit` draws Poisson batches, sums clipped gradients, adds keyed noise, updates, charges a ledger in a file and
+keeps checkpoints and a log of steps in a run folder; `sordino make_private` does so in the user's own loop, with
+torch's optimizer. Opacus' loop has its own Poisson loader. "Steps" is the ratio of the time from the first step to the
+last; "whole" that of everything, with what is done once: Sordino checks that examples do not mix and measures which way
+is fastest.
+
+{rows}
+"""
+
+
 def machine(threads: int) -> Record:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -112,8 +128,8 @@ _CLOSED_FORM = (
 _NOT_DENSE = " and the closed form without dense networks"
 
 
-def render(record: Record, exact: Record | None) -> str:
-    """docs/benchmarks.md; with the record of exact noise where there is one."""
+def render(record: Record, exact: Record | None, whole: Record | None) -> str:
+    """docs/benchmarks.md; with the records of whole runs and of exact noise where there are any."""
     rows = record["rows"]
     reasons = [
         f"{row['title']}, {name}: {cell['reason']}"
@@ -134,11 +150,16 @@ def render(record: Record, exact: Record | None) -> str:
         notes="".join(f"- {reason}\n" for reason in reasons)
         or f"Everything did, but for channels-last without images{_NOT_DENSE if closed else ''}.\n",
     )
-    return page if exact is None else page + _exact(exact)
+    return page + ("" if whole is None else _whole(whole)) + ("" if exact is None else _exact(exact))
 
 
-def exact_record() -> Record | None:
-    return json.loads(EXACT.read_text(encoding="utf-8")) if EXACT.exists() else None
+def rendered(record: Record | None = None) -> str:
+    """The page of all records there are, with this one in the place of the main one."""
+    return render(record or json.loads(MAIN.read_text(encoding="utf-8")), _record_in(EXACT), _record_in(WHOLE))
+
+
+def _record_in(path: Path) -> Record | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def _exact(record: Record) -> str:
@@ -150,6 +171,23 @@ def _exact(record: Record) -> str:
         lines.append(_line([row["title"], str(row["batch_size"]), usual, exact, slower, other]))
     facts = {key: record[key] for key in ("date", "processor", "threads")}
     return EXACT_PAGE.format(**facts, **record["normal"], rows="\n".join(lines))
+
+
+def _whole(record: Record) -> str:
+    lines = [
+        _line(["model", "batch", "steps", "contender", "steps, ÷ plain", "whole, ÷ plain", "once, s"]),
+        _line(["---"] * 7),
+    ]
+    for row in record["rows"]:
+        for name, cell in row["contenders"].items():
+            if name == row["base"]:
+                continue
+            seconds = cell["seconds"]
+            figures = [cell["ratio_of_steps"], cell["ratio_of_whole"], seconds["before"] + seconds["after"]]
+            facts = [row["title"], str(row["batch_size"]), str(row["steps"]), name]
+            lines.append(_line(facts + [_figure(figure) for figure in figures]))
+    facts = {key: record[key] for key in ("date", "processor", "threads")}
+    return WHOLE_PAGE.format(**facts, rounds=record["rows"][0]["rounds"], rows="\n".join(lines))
 
 
 def _ratios(rows: list[Record]) -> str:
@@ -205,4 +243,4 @@ def _figure(value: float) -> str:
 
 
 if __name__ == "__main__":  # the page of a record, without measuring anything
-    sys.stdout.write(render(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), exact_record()))
+    sys.stdout.write(rendered(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))

@@ -92,6 +92,9 @@ def without_side_effects(model: nn.Module) -> Iterator[None]:
 
 def seed_all(seed: int) -> None:
     """Seed all generators that a model may draw from: SpecAugment uses NumPy's, layerdrop Python's."""
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # which would also leave a note, with the stack, for each accelerator that is not there: milliseconds
+        torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
