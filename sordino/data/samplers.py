@@ -10,11 +10,14 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 
 from sordino.budget import Event, FixedSizeGaussian, Gaussian, PoissonGaussian, ShuffledGaussian
 from sordino.mechanisms import Stream, Streams
 
 Indices = NDArray[np.int64]
+_OFTEN = 0.01
+"""Of all draws: more of them than this left empty would waste the budget."""
 _SPARSE = 0.1
 """Up to this rate it is faster to draw the distances between those who join than a coin for everyone."""
 
@@ -70,9 +73,43 @@ class _Sizes:
 
 @dataclass(frozen=True)
 class PoissonSampler(_Sizes):
-    """Each record joins each step on its own with probability sample_rate; a batch may be empty."""
+    """Each record joins each step on its own with probability sample_rate; a batch may be empty.
+
+    With `most`, no batch is larger, for compilers and accelerators that want one shape: a draw of more records is left
+    empty. `most_for` says how many to allow.
+
+    Guarantee: the event of Poisson sampling without a limit, at no further cost, under every adjacency that leaves n
+    alone. Fix what the others draw. If they are fewer than `most`, the record joins with probability sample_rate, as
+    without a limit. Otherwise it never does: with `most` others the step holds them alone or nobody, with more it holds
+    nobody. So given who else is in the step, the record is there with probability sample_rate or less, and mixing less
+    of it in cannot tell more (joint convexity). Cutting a large draw down to `most` has no such proof: there a record
+    that joins drives another one out.
+    """
+
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.most is None:
+            return
+        if type(self.most) is not int or self.most < 1:
+            raise ValueError(f"the largest batch must be a whole number of at least 1, not {self.most!r}")
+        if self.most < self.n and binom.sf(self.most, self.n, self.sample_rate) > _OFTEN:
+            least = self.most_for(_OFTEN)
+            raise ValueError(
+                f"more than one draw in a hundred would be larger than most={self.most:,} and be left empty: allow "
+                f"{least:,} or more"
+            )
+
+    def most_for(self, probability: float) -> int:
+        """The least `most` that a draw exceeds with no more than this probability."""
+        return min(self.n, max(1, int(binom.isf(probability, self.n, self.sample_rate))))
 
     def draw(self, streams: Streams, step: int) -> Indices:
+        drawn = self._drawn(streams, step)
+        return drawn if self.most is None or len(drawn) <= self.most else drawn[:0]
+
+    def _drawn(self, streams: Streams, step: int) -> Indices:
         generator = streams.generator(Stream.SAMPLING, step)
         if self.sample_rate > _SPARSE:
             return np.flatnonzero(generator.random(self.n) < self.sample_rate)
@@ -156,11 +193,14 @@ _SAMPLERS: dict[str, type[PoissonSampler | FullBatchSampler | ShuffledSampler | 
 def sampler_to_json(sampler: Sampler) -> dict[str, Any]:
     """The sampler as plain JSON values."""
     name = next(name for name, cls in _SAMPLERS.items() if type(sampler) is cls)
-    return {"sampler": name, "n": sampler.n, "expected_batch_size": sampler.expected_batch_size}
+    most = getattr(sampler, "most", None)
+    document = {"sampler": name, "n": sampler.n, "expected_batch_size": sampler.expected_batch_size}
+    return document if most is None else document | {"most": most}
 
 
 def sampler_from_json(document: dict[str, Any]) -> Sampler:
-    return _SAMPLERS[document["sampler"]](document["n"], document["expected_batch_size"])
+    most = {"most": document["most"]} if "most" in document else {}
+    return _SAMPLERS[document["sampler"]](document["n"], document["expected_batch_size"], **most)
 
 
 @lru_cache(maxsize=2)

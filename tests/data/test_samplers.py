@@ -1,5 +1,6 @@
 """Samplers: what they draw is what their event says."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -113,3 +114,75 @@ def test_more_may_join_than_were_prepared_for() -> None:
             return Short()
 
     assert np.array_equal(PoissonSampler(500, 1).draw(Keyed(), 0), np.arange(500))  # type: ignore[arg-type]
+
+
+# Batches of a limited size
+
+
+def test_a_draw_that_is_too_large_is_left_empty_and_no_other_changes() -> None:
+    whole, limited = PoissonSampler(60, 30), PoissonSampler(60, 30, most=39)
+    draws = [(whole.draw(STREAMS, step), limited.draw(STREAMS, step)) for step in range(3000)]
+    for free, kept in draws:
+        assert np.array_equal(kept, free if len(free) <= 39 else free[:0])
+    left_empty = sum(len(free) > 39 for free, _ in draws)
+    assert stats.binomtest(left_empty, 3000, stats.binom.sf(39, 60, 0.5)).pvalue > 1e-4
+    assert sampler_from_json(sampler_to_json(limited)) == limited != whole
+    assert "most" not in sampler_to_json(whole)  # keys of runs from before are bound to this
+
+
+@given(st.integers(2, 200).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))), st.floats(1e-12, 0.01))
+def test_the_limit_for_a_probability_is_the_least_that_keeps_it(size: tuple[int, int], probability: float) -> None:
+    sampler = PoissonSampler(*size)
+    most = sampler.most_for(probability)
+    exceeded = stats.binom.sf([most, most - 1], sampler.n, sampler.sample_rate)
+    assert exceeded[0] <= probability
+    assert most == 1 or exceeded[1] > probability
+    assert PoissonSampler(*size, most=most).event(2.0) == sampler.event(2.0)
+
+
+@pytest.mark.parametrize("most", [0, -1, 2.5, True, 30, 35])
+def test_limits_that_waste_draws_are_refused(most: Any) -> None:
+    with pytest.raises(ValueError, match=r"whole number|left empty: allow 39 or more"):
+        PoissonSampler(60, 30, most=most)
+
+
+def steps_told_apart(most: int, cut: bool, sigma: float, epsilons: Any) -> Any:
+    """δ(ε), in both directions, of a step over all draws of five records, enumerated.
+
+    The first record has gradient 1, in the neighbour 0. The others' gradients are far apart, so that the output tells
+    who of them is there: the worst case of the proof. A draw of more than `most` is left empty, or cut at random.
+    """
+    n, rate = 5, 0.5
+    weights: dict[frozenset[int], list[float]] = {}  # for who else is there: with the first record, and without it
+    for draw in range(2**n):
+        members = [place for place in range(n) if draw >> place & 1]
+        kept: list[tuple[int, ...]] = [tuple(members)]
+        if len(members) > most:
+            kept = list(itertools.combinations(members, most)) if cut else [()]
+        for chosen in kept:
+            there = weights.setdefault(frozenset(chosen) - {0}, [0.0, 0.0])
+            there[0 not in chosen] += rate**n / len(kept)
+    grid, width = np.linspace(-12 * sigma, 1 + 12 * sigma, 20_001, retstep=True)
+    null, moved = stats.norm.pdf(grid, 0, sigma), stats.norm.pdf(grid, 1, sigma)
+    found = np.zeros((2, len(epsilons)))
+    for joins, stays in weights.values():
+        pair = joins * moved + stays * null, (joins + stays) * null
+        for direction, (one, other) in enumerate((pair, pair[::-1])):
+            excess = one - np.exp(epsilons)[:, None] * other
+            found[direction] += np.maximum(excess, 0).sum(axis=1) * width
+    return found
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+@pytest.mark.parametrize("sigma", [0.4, 1.0, 3.0])
+def test_a_limit_costs_nothing_where_large_draws_are_left_empty(sigma: float, most: int) -> None:
+    epsilons = np.linspace(0, 4, 9)
+    without = steps_told_apart(5, False, sigma, epsilons)
+    assert (steps_told_apart(most, False, sigma, epsilons) <= without + 1e-9).all()
+
+
+def test_a_draw_that_is_cut_at_random_can_cost_more() -> None:
+    epsilons = np.linspace(0, 4, 9)
+    without = steps_told_apart(5, False, 0.4, epsilons)
+    excess = [(steps_told_apart(most, True, 0.4, epsilons) - without).max() for most in (1, 2, 3, 4)]
+    assert max(excess) > 1e-3
