@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -68,11 +69,7 @@ class CanaryModel(_Synthetic):
         self._lengths = torch.from_numpy(lengths)
 
     def clipped_sum(
-        self,
-        records: Records,
-        indices: NDArray[np.int64],
-        l2_clip: float,
-        augmentation: np.random.Generator | None = None,
+        self, records: Records, indices: NDArray[np.int64], l2_clip: float, augmentation: Generator | None = None
     ) -> ClippedSum:
         rows = torch.from_numpy(indices)
         lengths = self._lengths[rows]
@@ -97,11 +94,7 @@ class KnownSums(_Synthetic):
         self.batch_sizes: list[int] = []
 
     def clipped_sum(
-        self,
-        records: Records,
-        indices: NDArray[np.int64],
-        l2_clip: float,
-        augmentation: np.random.Generator | None = None,
+        self, records: Records, indices: NDArray[np.int64], l2_clip: float, augmentation: Generator | None = None
     ) -> ClippedSum:
         self.batch_sizes.append(len(indices))
         sums = self._zeros()

@@ -180,6 +180,7 @@ class Ledger(Account):
 
         All of them are checked against the budget here: a long run is refused at its start and not halfway.
         """
+        # With `spend`'s options, spelled out again for help() and types.
         with self._turn():
             return self._enter(Entry(step, 0, steps, what, part, _now(), True, seeded, claimed, run))
 

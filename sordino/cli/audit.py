@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sordino.cli.arguments import Json
+
 _RUNS, _PAPER_RUNS = 20_000, 1875
 _PAPER = "si-mnist"
 
@@ -34,7 +36,7 @@ def audit(
     delta: Annotated[
         float | None, typer.Option(help="Target δ of a recipe; by default 1e-5.", show_default=False)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Attack the mechanism of a run or a recipe, and test its sampler, noise and sensitivity.
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from sordino.cli.table_arguments import Delta, Epsilon, File, Json, LedgerFile, PublicFile, SchemaFile, Target
+from sordino.cli.arguments import Delta, Epsilon, File, Json, LedgerFile, PublicFile, SchemaFile, Target
 
 
 def crossover(

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sordino import data
+from sordino.cli.arguments import Json
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -17,7 +18,6 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="A dataset's name; `sordino data list` shows them.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
 
 def _print_json(content: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 import sordino
 from sordino import budget, runs
 from sordino.cli import advise, audit, crossover, data, plan, reproduce, search, select, train, tune
+from sordino.cli.arguments import Json
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 
@@ -58,7 +59,7 @@ def main(
 @app.command("ledger")
 def ledger(
     run: Annotated[Path, typer.Argument(help="A run's folder, or a ledger file.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show what a run has spent: the privacy statement of its ledger."""
     statement = runs.statement_of(run)

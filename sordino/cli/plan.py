@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino import budget, training  # rooms load what is used of them: no command waits for what it does not need
+from sordino.cli.arguments import Json
 
 if TYPE_CHECKING:
     from sordino.budget import Event
@@ -73,7 +74,7 @@ def plan(
     decay: Annotated[
         float | None, typer.Option(help="With --weight-distributions: the rate's factor after each epoch.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Give two of noise multiplier, ε and epochs (or steps); prints the third. Or let it recommend a setting."""
     if recommend:

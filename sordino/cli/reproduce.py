@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from sordino.cli.arguments import Json
+
 
 def reproduce(
     paper: Annotated[
@@ -27,7 +29,7 @@ def reproduce(
         typer.Option(help="An .npz with further training examples x and labels y (figure-4).", show_default=False),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of a table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Reproduce a table or figure of a paper; what was trained before is not trained again."""
     from sordino.papers import Experiment, TrialStore, in_words, items_of, reproduce

@@ -1,16 +1,32 @@
-"""`sordino search`: an architecture chosen within a budget; and what `sordino tune` shares with it."""
+"""`sordino search`: an architecture chosen within a budget; and what `sordino tune` prints as well."""
 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from sordino.cli.table_arguments import Delta, Epsilon, Json, LedgerFile
+from sordino.cli.arguments import (
+    Batch,
+    Delta,
+    Epochs,
+    Epsilon,
+    File,
+    Json,
+    LedgerFile,
+    MeanTrials,
+    PublicSource,
+    RayAddress,
+    SchemaFile,
+    ScoreEpsilon,
+    SearchFolder,
+    Seed,
+    Target,
+    Workers,
+)
 
 if TYPE_CHECKING:
     from sordino.selection import Executor, SearchMethod, TrialResult
@@ -27,31 +43,8 @@ class SpaceName(StrEnum):
     cnn = "cnn"
 
 
-Source = Annotated[
-    str, typer.Argument(metavar="FILE", help="A .csv or .parquet table, or the name of a dataset.", show_default=False)
-]
-Target = Annotated[str | None, typer.Option(help="The column to predict; a check against the schema's.")]
-SchemaFile = Annotated[
-    Path | None, typer.Option(help="JSON file with the public domain of each column; default: inferred from --public.")
-]
-MeanTrials = Annotated[
-    float, typer.Option(help="Mean of the random, secret number of trials (mgrs: in each generation).")
-]
-Epochs = Annotated[float, typer.Option(help="Epochs of each training.")]
-Batch = Annotated[int | None, typer.Option(help="Expected batch size; default: a twentieth of the records, or 256.")]
-Clip = Annotated[float, typer.Option(help="L2 clip of a record's gradient.")]
-ScoreEpsilon = Annotated[
-    float | None, typer.Option(help="ε of each score's Laplace noise (the paper: 0.02); default: as the budget allows.")
-]
-Workers = Annotated[int, typer.Option(min=1, help="Processes that trials run in.")]
-RayAddress = Annotated[str | None, typer.Option("--ray", help="Address of a Ray cluster for the trials, or local.")]
-Public = Annotated[str | None, typer.Option(help="Search on this public FILE instead, free; then train on FILE.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Fix all randomness: for experiments only, voids the privacy.")]
-Out = Annotated[Path | None, typer.Option(help="Folder of the search; an unfinished search in it is resumed.")]
-
-
 def search(
-    source: Source,
+    source: File,
     epsilon: Epsilon,
     delta: Delta,
     target: Target = None,
@@ -67,14 +60,14 @@ def search(
     learning_rates: Annotated[str, typer.Option(help="To choose from, separated by commas.")] = "0.25,0.5,1,2",
     epochs: Epochs = 20.0,
     batch: Batch = None,
-    clip: Clip = 1.0,
+    clip: Annotated[float, typer.Option(help="L2 clip of a record's gradient.")] = 1.0,
     score_epsilon: ScoreEpsilon = None,
     workers: Workers = 1,
     ray: RayAddress = None,
-    public: Public = None,
+    public: PublicSource = None,
     ledger: LedgerFile = None,
     seed: Seed = None,
-    out: Out = None,
+    out: SearchFolder = None,
     as_json: Json = False,
 ) -> None:
     """Find a network for a table or dataset, and train it, within one budget."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.cli.table_arguments import Delta, Epsilon, File, Json, LedgerFile, PublicFile, SchemaFile, Target
+from sordino.cli.arguments import Delta, Epsilon, File, Json, LedgerFile, PublicFile, SchemaFile, Target
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger

@@ -9,9 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sordino import budget, runs, training
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, all else beside it.")]
-RunFolder = Annotated[Path, typer.Argument(help="A run's folder.", show_default=False)]
+from sordino.cli.arguments import Delta, Epsilon, Json, RunFolder
 
 
 def _list_recipes(wanted: bool) -> None:
@@ -25,8 +23,8 @@ def _list_recipes(wanted: bool) -> None:
 
 def train(
     dataset: Annotated[str, typer.Argument(help="A named dataset; see `sordino data list`.", show_default=False)],
-    epsilon: Annotated[float, typer.Option(help="Target ε: never exceeded.", show_default=False)],
-    delta: Annotated[float, typer.Option(help="Target δ, below 1/n.", show_default=False)],
+    epsilon: Epsilon,
+    delta: Delta,
     recipe: Annotated[str, typer.Option(help="best, or the name of a recipe; --recipes lists them.")] = "best",
     seed: Annotated[
         int | None, typer.Option(help="Fix all randomness: for experiments only, it voids the privacy.")

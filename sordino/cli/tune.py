@@ -4,29 +4,29 @@ from typing import Annotated
 
 import typer
 
-from sordino.cli.search import (
+from sordino.cli.arguments import (
     Batch,
+    Delta,
     Epochs,
+    Epsilon,
+    File,
+    Json,
+    LedgerFile,
     MeanTrials,
-    Out,
-    Public,
+    PublicSource,
     RayAddress,
     SchemaFile,
     ScoreEpsilon,
+    SearchFolder,
     Seed,
-    Source,
     Target,
     Workers,
-    executor_for,
-    numbers,
-    print_outcome,
-    progress_shown,
 )
-from sordino.cli.table_arguments import Delta, Epsilon, Json, LedgerFile
+from sordino.cli.search import executor_for, numbers, print_outcome, progress_shown
 
 
 def tune(
-    source: Source,
+    source: File,
     epsilon: Epsilon,
     delta: Delta,
     target: Target = None,
@@ -40,10 +40,10 @@ def tune(
     score_epsilon: ScoreEpsilon = None,
     workers: Workers = 1,
     ray: RayAddress = None,
-    public: Public = None,
+    public: PublicSource = None,
     ledger: LedgerFile = None,
     seed: Seed = None,
-    out: Out = None,
+    out: SearchFolder = None,
     as_json: Json = False,
 ) -> None:
     """Choose learning rate and clip of one network privately, and train it, within one budget."""
@@ -55,6 +55,7 @@ def tune(
     rates, bounds = numbers(learning_rates, "--learning-rates"), numbers(clips, "--clips")
     layers = [int(width) for width in widths]
     method, grid = settings_search(layers, rates, bounds, mean_trials, on_public=public is not None)
+    # By name from each signature to the next, here as in `search` and `sordino.tune`: help and types come from those.
     with progress_shown() as (on_result, say):
         result = search_within_budget(
             source,

@@ -148,7 +148,8 @@ def charge(
 ) -> Streams:
     """Charge a release to the ledger, and return the streams to draw its noise from: fresh ones unless some are given.
 
-    Every mechanism calls this before it reads the data. The ledger notes streams that anyone can predict. A release
+    Every mechanism calls this before it reads the data, and takes `ledger, what, part, streams` for it, each in its own
+    signature. The ledger notes streams that anyone can predict. A release
     that is `paid` was charged before and is repeated.
     """
     streams = Streams.fresh() if streams is None else streams

@@ -34,6 +34,7 @@ from sordino.training import (
     Plan,
     Progress,
     Weights,
+    cached_plan,
     fit,
     largest_learning_rate,
     normalising,
@@ -135,8 +136,16 @@ class RecipeTrial(Trial):
         if self.epsilon is None:
             plan = Plan.without_noise(sampler, chosen.l2_clip, chosen.settings.epochs)
         else:
-            sizes = (n, batch, chosen.settings.epochs)
-            plan = replace(_plan(*sizes, self.epsilon, self.delta, chosen.l2_clip, material.before), sampler=sampler)
+            plan = cached_plan(
+                n=n,
+                expected_batch_size=batch,
+                epochs=chosen.settings.epochs,
+                target_epsilon=self.epsilon,
+                target_delta=self.delta,
+                l2_clip=chosen.l2_clip,
+                before=material.before,
+            )
+            plan = replace(plan, sampler=sampler)  # shuffled too: with the noise that Poisson sampling needs
         if self.simulated is not None and self.shuffled:
             raise ValueError("a simulated batch is a Poisson draw: leave out shuffled")
         if self.simulated is not None:
@@ -333,22 +342,6 @@ def _features(chosen: DatasetRecipe, examples: NDArray[Any], rows: NDArray[np.in
 
 
 _loaded = lru_cache(maxsize=3)(load)
-
-
-@lru_cache(maxsize=256)
-def _plan(
-    n: int, batch: int, epochs: float, epsilon: float, delta: float, l2_clip: float, before: Event | None
-) -> Plan:
-    """What Poisson sampling needs; trials that differ in other things share it."""
-    return Plan.calibrated(
-        n=n,
-        expected_batch_size=batch,
-        epochs=epochs,
-        target_epsilon=epsilon,
-        target_delta=delta,
-        l2_clip=l2_clip,
-        before=before,
-    )
 
 
 @lru_cache(maxsize=256)

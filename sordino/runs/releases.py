@@ -43,8 +43,7 @@ def release_once(
     """Charge the event, train, keep and return the final weights; calling again loads them.
 
     Without a run all stays in memory. Until the end the state of such a training is no release that a ledger has paid
-    for: it is in the file `hidden` of RUN/private, if there is any. The binding's plan must tell `what` and `part`,
-    too.
+    for: it is in the file `hidden` of RUN/private, if there is any. The binding's plan must hold `what` and `part`.
 
     Guarantee: that of the event, charged before `train` is called; a run that was stopped has released nothing and
     stays charged. Its state and key are deleted at the end, and also if it diverges. A stopped run is resumed bit for

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -30,8 +29,8 @@ from sordino.training import (
     GaussianObjective,
     LinearClassifier,
     LogisticPlan,
-    Plan,
     TrainableModule,
+    cached_plan,
     cross_entropy,
     data_norm,
 )
@@ -102,7 +101,16 @@ class TableModel:
         self, schema: Schema, n: int, target_epsilon: float, target_delta: float, before: Event | None = None
     ) -> Any:
         """The training plan for n records; `before` is what else will be spent within the same target."""
-        return _sgd_plan(n, target_epsilon, target_delta, before)
+        # Every record in every step, where the noise of the whole run is least for its ε (LSR).
+        return cached_plan(
+            n=n,
+            expected_batch_size=n,
+            epochs=STEPS,
+            l2_clip=L2_CLIP,
+            target_epsilon=target_epsilon,
+            target_delta=target_delta,
+            before=before,
+        )
 
     def rehearsal(self, plan: Any, rows: int, n: int) -> Any:
         """The plan for other rows in place of n, with noise so that their mean has as much as that of n.
@@ -261,20 +269,6 @@ def models_named(names: str) -> tuple[TableModel, ...]:
     if len(set(wanted)) < 2:
         raise ValueError(f"a crossover compares at least two models; choose from {', '.join(known)}")
     return tuple(model for model in MODELS if model.name in wanted)
-
-
-@lru_cache(maxsize=256)
-def _sgd_plan(n: int, target_epsilon: float, target_delta: float, before: Event | None) -> Plan:
-    """Of every model alike: every record in every step, where the noise of the whole run is least for its ε (LSR)."""
-    return Plan.calibrated(
-        n=n,
-        expected_batch_size=n,
-        epochs=STEPS,
-        l2_clip=L2_CLIP,
-        target_epsilon=target_epsilon,
-        target_delta=target_delta,
-        before=before,
-    )
 
 
 def encoded_width(columns: tuple[Column, ...]) -> int:

@@ -76,6 +76,7 @@ from .optimisers import Weights as Weights
 from .plan import SENSITIVITY as SENSITIVITY
 from .plan import Plan as Plan
 from .plan import QuantileClip as QuantileClip
+from .plan import cached_plan as cached_plan
 from .plan import plan_from_json as plan_from_json
 from .private_loop import LoopError as LoopError
 from .private_loop import PrivateLoop as PrivateLoop

@@ -22,6 +22,8 @@ from sordino.runs import Run, RunError
 from sordino.training.dpsgd import ClippedSum, Trainable, TrainingState
 from sordino.training.optimisers import Optimiser, State, Weights
 
+# The secret is no `Key`: nothing is charged or replayed under it, and it outlives the run, as a lost end needs the same
+# coins again. The run's own key is bound to it, by the fingerprint of `CanaryRecords`.
 _FILE = "canaries.json"
 _STATE = "canaries"
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -105,11 +106,7 @@ class DenseNetwork:
         return self.place[1], self.rows, self._words, tuple(self._names), self.slope, shapes
 
     def clipped_sum(
-        self,
-        records: Records,
-        indices: NDArray[np.int64],
-        l2_clip: float,
-        augmentation: np.random.Generator | None = None,
+        self, records: Records, indices: NDArray[np.int64], l2_clip: float, augmentation: Generator | None = None
     ) -> ClippedSum:
         """Σ over these examples of g·min(1, l2_clip/‖g‖), g over all trained layers; zeros for an empty batch.
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -83,11 +84,7 @@ class LinearClassifier:
         return Prepared(records, vectors, own_labels, norms, vectors.new_empty(rows, self.width))
 
     def clipped_sum(
-        self,
-        records: Records,
-        indices: NDArray[np.int64],
-        l2_clip: float,
-        augmentation: np.random.Generator | None = None,
+        self, records: Records, indices: NDArray[np.int64], l2_clip: float, augmentation: Generator | None = None
     ) -> ClippedSum:
         """Σ over these examples of g·min(1, l2_clip/‖g‖); zeros for an empty batch.
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -256,29 +257,19 @@ class Plan(BasePlan):
         return train_by_gradients(self, job)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "sampling": sampler_to_json(self.sampler),
-            "l2_clip": self.l2_clip,
-            "noise_multiplier": self.noise_multiplier,
-            "steps": self.steps,
-            "quantile_clip": None if self.quantile_clip is None else self.quantile_clip.to_json(),
-            "private": self.private,
-            # Only where it is so: unfinished runs from before are bound to plans without the word.
-            **({"exact": True} if self.exact else {}),
-        }
+        document = {"sampling": sampler_to_json(self.sampler), **asdict(self)}
+        # Exact only where it is so: unfinished runs from before are bound to plans without the word.
+        return {name: value for name, value in document.items() if name != "sampler" and (name != "exact" or value)}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> "Plan":
-        return cls(
-            sampler_from_json(document["sampling"]),
-            document["l2_clip"],
-            document["noise_multiplier"],
-            document["steps"],
-            None if document["quantile_clip"] is None else QuantileClip(**document["quantile_clip"]),
-            document["private"],
-            document.get("exact", False),
-        )
+        clip = document["quantile_clip"] and QuantileClip(**document["quantile_clip"])
+        fields = {**document, "quantile_clip": clip}
+        return cls(sampler_from_json(fields.pop("sampling")), **fields)
 
+
+cached_plan = lru_cache(maxsize=256)(Plan.calibrated)
+"""`Plan.calibrated`, for what asks for the same plan many times."""
 
 _PLANS = {
     "quantile_clip": "Plan",

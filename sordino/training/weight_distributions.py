@@ -5,7 +5,7 @@ weights, and moves the means. Only the last draw is released.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -164,7 +164,7 @@ class WeightDistributionPlan(OneReleasePlan):
         claimed, last = self.claimed_epsilon(delta), self.final_epsilon(delta)
         return [
             f"charged for all weights that were drawn; the paper of this method claims ε={printed(claimed)} (RDP, the "
-            f"old conversion), which is not sound; the last weights alone tell at least ε={last:.3g} of some record"
+            f"old conversion), which is not sound; the last weights alone reveal at least ε={last:.3g} of some record"
         ]
 
     def _final_shifts(self) -> tuple[weight_trajectories.Array, weight_trajectories.Array]:
@@ -180,29 +180,14 @@ class WeightDistributionPlan(OneReleasePlan):
         return _HiddenMeans(self, model, job).fitted(self.sampler.expected_batch_size)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "sampling": sampler_to_json(self.sampler),
-            "l2_clip": self.l2_clip,
-            "noise_multiplier": self.noise_multiplier,
-            "steps": self.steps,
-            "learning_rate": schedule_to_json(self.learning_rate),
-            "momentum": self.momentum,
-            "excess_probability": self.excess_probability,
-            "examples_mix": self.examples_mix,
-        }
+        document = {"sampling": sampler_to_json(self.sampler), **asdict(self)}
+        del document["sampler"]
+        return document | {"learning_rate": schedule_to_json(self.learning_rate)}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> "WeightDistributionPlan":
-        return cls(
-            sampler_from_json(document["sampling"]),
-            document["l2_clip"],
-            document["noise_multiplier"],
-            document["steps"],
-            schedule_from_json(document["learning_rate"]),
-            document["momentum"],
-            document["excess_probability"],
-            document["examples_mix"],
-        )
+        fields = {**document, "learning_rate": schedule_from_json(document["learning_rate"])}
+        return cls(sampler_from_json(fields.pop("sampling")), **fields)
 
 
 @dataclass

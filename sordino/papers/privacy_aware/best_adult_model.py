@@ -34,7 +34,7 @@ from sordino.training import (
     SGD,
     GaussianObjective,
     LogisticPlan,
-    Plan,
+    cached_plan,
     data_norm,
     fit_many,
     noise_ridge,
@@ -187,7 +187,10 @@ class LinearSgd:
     def __call__(self, train: Split, examined: Split, epsilon: float, repeats: int, words: str) -> Result:
         x, held, _ = self.encoding.encoded(train, examined)
         parts = x.astype(np.float32), train.y, held.astype(np.float32), examined.y
-        plan, optimiser = _sgd_plan(len(train), epsilon), SGD(self.rate, _MOMENTUM)
+        n, optimiser = len(train), SGD(self.rate, _MOMENTUM)
+        plan = cached_plan(
+            n=n, expected_batch_size=n, epochs=_STEPS, target_epsilon=epsilon, target_delta=DELTA, l2_clip=1.0
+        )
         found = [linear_accuracy(plan, optimiser, parts, streams_of(words, number)) for number in range(repeats)]
         return _priced(found, plan.event)
 
@@ -315,10 +318,3 @@ def _parts(quick: bool) -> tuple[Split, Split]:
 @lru_cache(maxsize=64)
 def _plan(n: int, width: int, norm: float, epsilon: float) -> LogisticPlan:
     return LogisticPlan.calibrated(n=n, width=width, target_epsilon=epsilon, target_delta=DELTA, data_norm=norm)
-
-
-@lru_cache(maxsize=16)
-def _sgd_plan(n: int, epsilon: float) -> Plan:
-    return Plan.calibrated(
-        n=n, expected_batch_size=n, epochs=_STEPS, target_epsilon=epsilon, target_delta=DELTA, l2_clip=1.0
-    )

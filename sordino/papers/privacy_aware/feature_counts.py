@@ -38,7 +38,7 @@ from sordino.papers.privacy_aware.networks import loaded
 from sordino.papers.records import Cell, Record, Series
 from sordino.papers.trials import Experiment, Result
 from sordino.selection import SyntheticRows, random_subset
-from sordino.training import SGD, Adam, Plan
+from sordino.training import SGD, Adam, Plan, cached_plan
 
 Curve = dict[int, list[float]]
 """For each number of features the accuracy on each split."""
@@ -294,12 +294,11 @@ def _arrays(table: Benchmark, mask: NDArray[np.bool_]) -> Arrays:
     return x, table.y, test_x, table.test_y
 
 
-@lru_cache(maxsize=64)
 def _plan(n: int, batch: int, epsilon: float | None, before: Gaussian | None, quick: bool) -> Plan:
     epochs, batch = (2, min(batch, n // 2)) if quick else (_EPOCHS, batch)
     if epsilon is None:
         return Plan.without_noise(PoissonSampler(n, batch), UNCLIPPED, epochs)
-    return Plan.calibrated(
+    return cached_plan(
         n=n,
         expected_batch_size=batch,
         epochs=epochs,

@@ -122,6 +122,7 @@ class LogisticPlan(OneReleasePlan):
         adjacency: str = "zero-out",
     ) -> "LogisticPlan":
         """Gaussian noise on the minimiser: needs several times the ridge, so its weights are less accurate."""
+        # The arguments are those of `calibrated`, spelled out again for help() and types.
         target = Target.of(n, target_epsilon, target_delta, adjacency, ledger)
         releases = _releases(n, width, data_norm, ridge, classes)
         sigma = target.noise_multiplier(lambda s: Repeated(Gaussian(s), releases))
