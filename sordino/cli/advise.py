@@ -1,13 +1,12 @@
 """`sordino advise`: the flowchart of privacy-aware learning with its numbers, and on request its execution."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.cli.arguments import Delta, Epsilon, File, Json, LedgerFile, PublicFile, SchemaFile, Target
+from sordino.cli.arguments import Delta, Epsilon, File, Json, LedgerFile, PublicFile, SchemaFile, Target, show
 from sordino.cli.crossover import progress_of
 
 if TYPE_CHECKING:
@@ -59,8 +58,8 @@ def advise(
     public_records = 0 if public is None else len(read_table(public, table.schema))
     request = AdviceRequest(table.schema.facts(table.n, table.name), table.n, epsilon, delta, public_records)
     if measure:
-        with progress_of("on proxy rows") as show:
-            request = measured_request(request, table.schema, table.proxy_rows(), show)
+        with progress_of("on proxy rows") as progress:
+            request = measured_request(request, table.schema, table.proxy_rows(), progress)
     found: dict[str, Any] = {}
     if account is not None and out is not None:
         request, result, spent = carry_out_advice(request, table, account, out)
@@ -90,7 +89,7 @@ def _print(request: "AdviceRequest", found: dict[str, Any], as_json: bool) -> No
         **found,
         "answers": [asdict(each) | {"numbers": _finite(each.numbers)} for each in answers_to(request)],
     }
-    typer.echo(json.dumps(answer, ensure_ascii=False, allow_nan=False) if as_json else _in_words(answer))
+    show(answer, as_json, lambda: _in_words(answer))
 
 
 def _finite(value: Any) -> Any:

@@ -1,10 +1,12 @@
-"""Arguments that commands share.
+"""Arguments that commands share, and how they print.
 
 Typer reads options off a command's own signature: each command lists those it takes, and the lists look alike.
 """
 
+import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,3 +42,8 @@ RayAddress = Annotated[str | None, typer.Option("--ray", help="Address of a Ray 
 PublicSource = Annotated[str | None, typer.Option(help="Search on this public FILE instead, free; then train on FILE.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Fix all randomness: for experiments only, voids the privacy.")]
 SearchFolder = Annotated[Path | None, typer.Option(help="Folder of the search; an unfinished search in it is resumed.")]
+
+
+def show(answer: dict[str, Any], as_json: bool, in_words: Callable[[], str]) -> None:
+    """The answer on standard output, as one JSON object or in words."""
+    typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else in_words())

@@ -1,12 +1,11 @@
 """`sordino audit`: whether the ε of a run or a recipe holds, as far as attacks and tests can tell."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.arguments import Json
+from sordino.cli.arguments import Json, show
 
 _RUNS, _PAPER_RUNS = 20_000, 1875
 _PAPER = "si-mnist"
@@ -64,6 +63,6 @@ def audit(
         raise ValueError(
             f"there is no run folder {subject!r}, and no such recipe; recipes: {', '.join(NAMES)}; or {_PAPER}"
         )
-    typer.echo(json.dumps(found.to_json(), ensure_ascii=False, allow_nan=False) if as_json else found.report())
+    show(found.to_json(), as_json, found.report)
     if found.sound_verdict != "consistent":
         raise typer.Exit(1)

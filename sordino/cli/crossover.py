@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from sordino.cli.arguments import Delta, Epsilon, File, Json, LedgerFile, PublicFile, SchemaFile, Target
+from sordino.cli.arguments import Delta, Epsilon, File, Json, LedgerFile, PublicFile, SchemaFile, Target, show
 
 
 def crossover(
@@ -65,23 +65,23 @@ def crossover(
     check_delta_against_n(delta, table.n)
     classes_of(table.schema)
     spent: dict[str, Any] = {"spent": False, "epsilon": 0.0, "delta": delta, "accountant": None}
-    with progress_of("measuring") as show:
+    with progress_of("measuring") as progress:
         if private:
             if out is None:
                 raise typer.BadParameter("--private needs --out FOLDER, where the ledger and the trials are kept")
             account = TableLedger(file, source_fingerprint(file), epsilon, delta, ledger, out, schema, "crossover")
-            measured, opened = measure_within_budget(table, chosen, account, out, points, repeats, show)
+            measured, opened = measure_within_budget(table, chosen, account, out, points, repeats, progress)
             spent = {"spent": True, **spending(opened)}
         else:
             proxy = table.proxy_rows()
-            measured = measure_on_proxy(chosen, table.schema, proxy, table.trained, grid, delta, repeats, show)
+            measured = measure_on_proxy(chosen, table.schema, proxy, table.trained, grid, delta, repeats, progress)
     report = measured.report(chosen, table.schema, epsilon, confidence)
     answer = {"n": table.n, "target_epsilon": epsilon, **spent, **report}
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         measured.draw(out / "crossover.png", f"n = {table.n:,}, δ = {delta:g}", confidence)
         (out / "crossover.json").write_text(json.dumps(answer, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
+    show(answer, as_json, lambda: _in_words(answer))
 
 
 def _in_words(answer: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sordino import data
-from sordino.cli.arguments import Json
+from sordino.cli.arguments import Json, show
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -18,10 +17,6 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="A dataset's name; `sordino data list` shows them.", show_default=False)]
-
-
-def _print_json(content: dict[str, Any]) -> None:
-    typer.echo(json.dumps(content, ensure_ascii=False))
 
 
 def _state(entry: dict[str, Any]) -> str:
@@ -37,7 +32,7 @@ def list_datasets(as_json: Json = False) -> None:
     """All named datasets, their published sizes, and what of them is on this machine."""
     entries = [data.description_of(name) for name in data.names()]
     if as_json:
-        _print_json({"datasets": entries})
+        show({"datasets": entries}, as_json, str)
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("name", "what", "train / test", "on this machine"):
@@ -54,12 +49,10 @@ def get(name: Name, as_json: Json = False) -> None:
     with Console(stderr=True).status(f"getting {name}"):
         folder = data.fetch(name)
         facts = data.load(name).facts
-    if as_json:
-        sizes = {"n_train": facts.n_train, "n_test": facts.n_test}
-        _print_json({"name": name, "path": str(folder), "complete": facts.complete, **sizes, "note": facts.note})
-        return
-    typer.echo(folder)
-    if not facts.complete:
+    sizes = {"n_train": facts.n_train, "n_test": facts.n_test}
+    answer = {"name": name, "path": str(folder), "complete": facts.complete, **sizes, "note": facts.note}
+    show(answer, as_json, lambda: str(folder))
+    if not (facts.complete or as_json):
         typer.echo(f"{name} is not complete: {facts.note}", err=True)
 
 
@@ -69,7 +62,4 @@ def path(name: Name, as_json: Json = False) -> None:
     entry = data.description_of(name)
     if entry["path"] is None:
         raise data.DataError(f"{name} is not on this machine; run `sordino data get {name}`")
-    if as_json:
-        _print_json({key: entry[key] for key in ("name", "path", "complete")})
-        return
-    typer.echo(entry["path"])
+    show({key: entry[key] for key in ("name", "path", "complete")}, as_json, lambda: entry["path"])

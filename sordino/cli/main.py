@@ -1,6 +1,5 @@
 """The command line: parse, call, print. Bad input ends in one line on standard error and exit code 2."""
 
-import json
 import logging
 import sys
 import warnings
@@ -13,7 +12,7 @@ from typer.exceptions import TyperException
 import sordino
 from sordino import budget, runs
 from sordino.cli import advise, audit, crossover, data, plan, reproduce, search, select, train, tune
-from sordino.cli.arguments import Json
+from sordino.cli.arguments import Json, show
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 
@@ -63,7 +62,7 @@ def ledger(
 ) -> None:
     """Show what a run has spent: the privacy statement of its ledger."""
     statement = runs.statement_of(run)
-    typer.echo(json.dumps(statement, ensure_ascii=False) if as_json else budget.as_text(statement), nl=as_json)
+    show(statement, as_json, lambda: budget.as_text(statement).rstrip("\n"))
 
 
 def run(arguments: list[str] | None = None) -> None:

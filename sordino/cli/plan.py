@@ -1,6 +1,5 @@
 """`sordino plan`: noise, steps or ε from the other two; a whole setting; or the price of weight distributions."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino import budget, training  # rooms load what is used of them: no command waits for what it does not need
-from sordino.cli.arguments import Json
+from sordino.cli.arguments import Json, show
 
 if TYPE_CHECKING:
     from sordino.budget import Event
@@ -87,10 +86,10 @@ def plan(
             )
         if adjacency is not Adjacency.ZERO_OUT:
             raise typer.BadParameter("--recommend plans for zero-out adjacency")
-        proposed = training.recommend(
-            n, epsilon, delta, _gradient_size(parameters, public), compute=compute, memory=_bytes(memory)
-        )
-        _show(_recommendation(proposed), as_json, lambda: _recommendation_in_words(proposed))
+        held = None if memory is None else memory * _GIGABYTE
+        size = _gradient_size(parameters, public)
+        proposed = training.recommend(n, epsilon, delta, size, compute=compute, memory=held)
+        show(_recommendation(proposed), as_json, lambda: _recommendation_in_words(proposed))
         return
     if {compute, memory, parameters, public} != {None}:
         raise typer.BadParameter("--compute, --memory, --parameters and --public go with --recommend")
@@ -122,7 +121,7 @@ def plan(
             n, batch, steps, delta, noise_multiplier=noise_multiplier, epsilon=epsilon, **rates
         )
         rows = {"n": n, "batch": batch, "steps": steps, "delta": delta, "prices": [asdict(row) for row in prices]}
-        _show(rows, as_json, lambda: _prices_in_words(prices, delta, rows["steps"]))
+        show(rows, as_json, lambda: _prices_in_words(prices, delta, rows["steps"]))
         return
     rate = batch / n
 
@@ -152,11 +151,7 @@ def plan(
         "epochs": count * rate,
         "sample_rate": rate,
     }
-    _show(answer, as_json, lambda: _plan_in_words(answer))
-
-
-def _show(answer: dict[str, Any], as_json: bool, in_words: Callable[[], str]) -> None:
-    typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else in_words())
+    show(answer, as_json, lambda: _plan_in_words(answer))
 
 
 def _price(accountant: Accountant | None, delta: float, adjacency: str, conversion: str) -> Callable[["Event"], float]:
@@ -192,10 +187,6 @@ def _plan_in_words(answer: dict[str, Any]) -> str:
             f"adjacency         {answer['adjacency']}",
         ]
     )
-
-
-def _bytes(gigabytes: float | None) -> float | None:
-    return None if gigabytes is None else gigabytes * _GIGABYTE
 
 
 def _gradient_size(parameters: int | None, public: str | None) -> Any:

@@ -1,6 +1,5 @@
 """`sordino reproduce`: the papers' tables and figures, theirs beside ours."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sordino.cli.arguments import Json
+from sordino.cli.arguments import Json, show
 
 
 def reproduce(
@@ -43,5 +42,5 @@ def reproduce(
     store = TrialStore(records=None if quick else folder / paper)
     with Console(stderr=True).status(item) as status:
         record = reproduce(paper, item, Experiment(seeds, full, quick, more, status.update, store), folder)
-    typer.echo(json.dumps(asdict(record), ensure_ascii=False) if as_json else in_words(record))
+    show(asdict(record), as_json, lambda: in_words(record))
     typer.echo(f"record: {folder / paper / item}.json", err=True)

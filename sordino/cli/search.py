@@ -1,6 +1,5 @@
 """`sordino search`: an architecture chosen within a budget; and what `sordino tune` prints as well."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -26,6 +25,7 @@ from sordino.cli.arguments import (
     Seed,
     Target,
     Workers,
+    show,
 )
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def search(
             on_result=on_result,
             say=say,
         )
-    print_outcome(result, as_json)
+    show(result, as_json, lambda: in_words(result))
 
 
 @contextmanager
@@ -131,11 +131,7 @@ def progress_shown() -> Iterator[tuple[Callable[["TrialResult"], None], Callable
         yield show, say
 
 
-def print_outcome(result: dict[str, Any], as_json: bool) -> None:
-    typer.echo(json.dumps(result, ensure_ascii=False) if as_json else _in_words(result))
-
-
-def _in_words(result: dict[str, Any]) -> str:
+def in_words(result: dict[str, Any]) -> str:
     from sordino.budget import printed
     from sordino.runs import spending_in_words
 

@@ -1,13 +1,12 @@
 """`sordino select`: which columns of a private table to train on, chosen within a share of the budget."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sordino.cli.arguments import Delta, Epsilon, File, Json, LedgerFile, PublicFile, SchemaFile, Target
+from sordino.cli.arguments import Delta, Epsilon, File, Json, LedgerFile, PublicFile, SchemaFile, Target, show
 
 if TYPE_CHECKING:
     from sordino.budget import Ledger
@@ -85,7 +84,7 @@ def select(
     how = chosen.words if method is SelectionMethodName.RANDOM else "On the private records: counted above."
     tuning = f"features were chosen by {method.value}. {how}"
     run.write_statement(spent.statement(unit="one row of the table", tuning=tuning))
-    typer.echo(json.dumps(answer, ensure_ascii=False) if as_json else _in_words(answer))
+    show(answer, as_json, lambda: _in_words(answer))
 
 
 def _answer(method: SelectionMethodName, chosen: "Selection", ledger: "Ledger", folder: Path) -> dict[str, Any]:

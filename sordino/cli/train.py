@@ -1,6 +1,5 @@
 """`sordino train`, `resume` and `predict`."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sordino import budget, runs, training
-from sordino.cli.arguments import Delta, Epsilon, Json, RunFolder
+from sordino.cli.arguments import Delta, Epsilon, Json, RunFolder, show
 
 
 def _list_recipes(wanted: bool) -> None:
@@ -53,7 +52,7 @@ def train(
     request = training.Request(dataset, recipe, epsilon, delta, seed, canaries, exact)
     with _Display(epsilon) as display:
         result = training.train(request, out, display.steps, display.say, display.features)
-    _show(result, as_json)
+    show(result, as_json, lambda: _in_words(result))
 
 
 def resume(run: RunFolder, as_json: Json = False) -> None:
@@ -62,7 +61,7 @@ def resume(run: RunFolder, as_json: Json = False) -> None:
     request = training.request_of(run)
     with _Display(request.epsilon) as display:
         result = training.train(request, run, display.steps, display.say, display.features)
-    _show(result, as_json)
+    show(result, as_json, lambda: _in_words(result))
 
 
 def predict(
@@ -74,9 +73,7 @@ def predict(
 ) -> None:
     """Print the class of each example in a file, one a line."""
     classes = runs.predict(run, file)
-    typer.echo(
-        json.dumps({"run": str(run), "predictions": classes}, ensure_ascii=False) if as_json else "\n".join(classes)
-    )
+    show({"run": str(run), "predictions": classes}, as_json, lambda: "\n".join(classes))
 
 
 class _Display:
@@ -110,12 +107,9 @@ class _Display:
         self._progress.update(self._training, completed=done, total=total, spent=spent)
 
 
-def _show(result: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(result, ensure_ascii=False))
-        return
+def _in_words(result: dict[str, Any]) -> str:
     statement = (Path(result["run"]) / "statement.txt").read_text(encoding="utf-8")
-    typer.echo(
+    return (
         f"test accuracy {100 * result['test_accuracy']:.2f} % on {result['dataset']} "
         f"at ε={budget.printed(result['epsilon'])}, δ={result['delta']:g} ({result['accountant']})\n\n"
         f"{statement}\nrun: {result['run']}"

@@ -21,8 +21,9 @@ from sordino.cli.arguments import (
     Seed,
     Target,
     Workers,
+    show,
 )
-from sordino.cli.search import executor_for, numbers, print_outcome, progress_shown
+from sordino.cli.search import executor_for, in_words, numbers, progress_shown
 
 
 def tune(
@@ -72,4 +73,4 @@ def tune(
             on_result=on_result,
             say=say,
         )
-    print_outcome(result, as_json)
+    show(result, as_json, lambda: in_words(result))

@@ -96,7 +96,7 @@ def _public_data(s: AdviceRequest) -> Reply:
 
 def _splitting(s: AdviceRequest) -> Reply:
     split = s.split
-    parts = {"selection": split.selection, "tuning": split.tuning, "training": split.training}
+    parts = {"selection": split.selection, "tuning": 0.0, "training": split.training}
     epsilons = {name: split.epsilon(share) for name, share in parts.items()}
     growth = 1 / sqrt(split.training) - 1
     shares = ", ".join(

@@ -3,7 +3,7 @@
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf, isclose, prod, sqrt
+from math import inf, prod, sqrt
 from statistics import median
 from typing import Any
 
@@ -26,29 +26,29 @@ LARGEST_NOISE_SHARE = 1.0
 
 @dataclass(frozen=True)
 class BudgetSplit:
-    """One ε divided between selection, tuning and training on the same records, in the terms of Gaussian noise.
+    """One ε divided between selection and training on the same records, in the terms of Gaussian noise.
 
     Releases add up in squares of 1/σ: a share s of the budget is a Gaussian release with σ/√s, where σ is what the
-    whole budget would buy. Shares add up to 1. The final score is on other records: it may cost the whole ε again.
+    whole budget would buy. Tuning has no share: learning rates come from proxy rows, free. Nor has a selection that is
+    not private. The final score is on other records: it may cost the whole ε again.
     """
 
     target_epsilon: float
     target_delta: float
     selection: float
-    tuning: float
-    training: float
 
     def __post_init__(self) -> None:
-        shares = (self.selection, self.tuning, self.training)
-        if min(shares) < 0 or self.training <= 0 or not isclose(sum(shares), 1):
-            raise ValueError(f"shares of selection, tuning and training must add up to 1, not {shares}")
+        if not 0 <= self.selection < 1:
+            raise ValueError(f"the share of the selection must be at least 0 and below 1, not {self.selection!r}")
         calibration.check_target(self.target_epsilon)
 
     @classmethod
     def proposed(cls, target_epsilon: float, target_delta: float, *, selects: bool) -> "BudgetSplit":
-        """Tuning has no share: learning rates come from proxy rows, free. Nor has a selection that is not private."""
-        selection = SELECTION_SHARE * selects
-        return cls(target_epsilon, target_delta, selection, 0.0, 1 - selection)
+        return cls(target_epsilon, target_delta, SELECTION_SHARE * selects)
+
+    @property
+    def training(self) -> float:
+        return 1 - self.selection
 
     @property
     def whole_noise(self) -> float:

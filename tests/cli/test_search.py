@@ -8,6 +8,7 @@ import pytest
 
 from sordino.budget import Ledger
 from sordino.data import load
+from sordino.selection import tune
 
 QUICK = ("--epsilon", 3, "--delta", 1e-3, "--epochs", 1, "--mean-trials", 1)
 
@@ -62,6 +63,29 @@ def test_tuning_with_a_public_table_costs_one_training(sordino, table, tmp_path)
     assert "linear, learning rate 1, clip 1: " in told.err
     assert told.json["candidate"]["layers"] == []
     assert told.json["epsilon"] == pytest.approx(told.json["epsilon_of_one_training"], rel=1e-2)
+
+
+def test_the_command_and_the_function_are_one_search(sordino, table, tmp_path) -> None:
+    file, schema = table
+    out = tmp_path / "out"
+    options = ("--epochs", 1, "--mean-trials", 1, "--learning-rates", "0.5", "--clips", "1", "--score-epsilon", 1)
+    words = ("tune", file, "--target", "c", "--schema", schema, *QUICK, *options, "--out", out, "--json")
+    shown = sordino(*words)
+    assert shown.code == 0, shown.err
+    again = tune(
+        file,
+        epsilon=3,
+        delta=1e-3,
+        target="c",
+        schema=schema,
+        learning_rates=[0.5],
+        clips=[1.0],
+        mean_trials=1.0,
+        epochs=1.0,
+        score_epsilon=1.0,
+        out=out,
+    )
+    assert json.loads(json.dumps(again)) == shown.json
 
 
 def test_a_ledger_goes_on(sordino, table, tmp_path) -> None:

@@ -38,14 +38,14 @@ def one_hot(situation: AdviceRequest) -> Answer:
 
 
 def test_shares_cost_together_what_was_asked_for() -> None:
-    split = BudgetSplit(1.0, 1e-5, 0.15, 0.15, 0.7)
-    shares = (split.selection, split.tuning, split.training)
+    split = BudgetSplit(1.0, 1e-5, 0.15)
+    shares = (split.selection, split.training)
     together = Composed(tuple(Gaussian(split.noise(share)) for share in shares))
     assert 0.99 < cost(together, 1e-5).epsilon <= 1
     assert sum(split.epsilon(share) for share in shares) > 1  # each on its own: they do not add up
     assert BudgetSplit.proposed(1.0, 1e-5, selects=False).training == 1
-    with pytest.raises(ValueError, match="add up to 1"):
-        BudgetSplit(1.0, 1e-5, 0.5, 0.5, 0.5)
+    with pytest.raises(ValueError, match="below 1, not 1"):
+        BudgetSplit(1.0, 1e-5, 1.0)
 
 
 def test_noise_of_weights_is_what_objective_perturbation_does() -> None:

@@ -324,7 +324,7 @@ def charged_search(
     so neither the trainings (of the others) nor the scores (of these) may, with it, cost more than ε.
     """
     n, held = records
-    split = BudgetSplit(epsilon, DELTA, _CHARGED_SHARE, 0.0, 1 - _CHARGED_SHARE)
+    split = BudgetSplit(epsilon, DELTA, _CHARGED_SHARE)
     goal = split.epsilon(_CHARGED_SHARE)
     trials = LogisticTrials.calibrated(_CHARGED_TRIALS, n - held, *widths, Ledger(epsilon, DELTA), goal)
     training, score = trials.cost.training, trials.cost.score
