@@ -54,7 +54,7 @@ def sampler_findings(sampler: Sampler, streams: Streams) -> list[Finding]:
 
 
 def _p_values(draws: Draws, event: Event) -> dict[str, float]:
-    """By name; 0 or 1 for properties that correct code always has."""
+    """The p-value of each property; 0 or 1 for those that correct code always has."""
     match event:
         case Gaussian() | PoissonGaussian(1.0, _):
             return {"not every record in every batch": float((draws == 1).all())}

@@ -36,7 +36,7 @@ def sensitivity_probe(
     Fails if a record moves the sums by more than the clip, except for rounding, or moves what the others add (examples
     that mix: batch norm in training mode). It is exact about what it tries and proves nothing about the rest, so
     the records should be `adversarial_rows`. A model with random views is refused: without a record the others get
-    other views, which is no fault.
+    other views, which is not a fault.
 
     Rounding. Zero-out replaces a record by an empty one, so both batches have the same shape, and each of the others'
     gradients is rounded the same way in both. So a record that is not finite, which adds nothing, takes the place of

@@ -68,7 +68,7 @@ def advise(
 
 
 def _image_facts(file: str) -> Any:
-    """Of a named dataset without columns."""
+    """The facts of a named dataset without columns; None for tables."""
     from sordino.data import is_named, load
 
     if not is_named(file):

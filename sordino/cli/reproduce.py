@@ -30,7 +30,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results"),
     as_json: Json = False,
 ) -> None:
-    """Reproduce a table or figure of a paper; what was trained before is not trained again."""
+    """Reproduce a table or figure of a paper; trainings that are in the store are not repeated."""
     from sordino.papers import Experiment, TrialStore, in_words, items_of, reproduce
 
     if item == "list":

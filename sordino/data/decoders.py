@@ -27,7 +27,7 @@ _CIFAR_SHAPE, _CIFAR_PIXELS = (32, 32, 3), 3 * 32 * 32
 # ITU-R 601 luma in 16-bit fixed point, rounding as Pillow's convert("L") does.
 _LUMA = np.array([19595, 38470, 7471], np.uint32)
 _SUBSET = 500
-"""Of each class in mnist-5k."""
+"""Digits of each class in mnist-5k."""
 
 
 def idx_images(images: bytes, labels: bytes, where: object) -> Arrays:
@@ -43,7 +43,7 @@ def cifar(data: bytes, where: object, label_bytes: int) -> Arrays:
     width = label_bytes + _CIFAR_PIXELS
     if not data or len(data) % width:
         raise DataError(
-            f"{where} is not a CIFAR binary file: {len(data):,} bytes are no whole number of rows of {width:,}; "
+            f"{where} is not a CIFAR binary file: {len(data):,} bytes are not a whole number of rows of {width:,}; "
             "get the original file again"
         )
     rows = np.frombuffer(data, np.uint8).reshape(-1, width)

@@ -56,7 +56,7 @@ class Form:
     """By label, then features, before rows are drawn: for a dataset that circulates in several orders."""
     train_sha256: str = ""
     test_sha256: str = ""
-    """Of decoded arrays, the same for every source."""
+    """Checksums of the decoded arrays: the same for every source."""
     published: Mapping[str, str] = field(default_factory=dict)
     """Checksums of original files ("md5:…", "sha256:…"), for forms whose decoded digest is not known."""
     missing: str = ""
@@ -81,7 +81,7 @@ class NamedDataset:
     name: str
     what: str
     facts: Facts
-    """Of the dataset as published."""
+    """The facts of the dataset as published."""
     forms: tuple[Form, ...]
     """The complete form first; it is the one that the sources save."""
     sources: tuple[Source, ...] = ()

@@ -173,7 +173,7 @@ class OfModule(Feature):
         base = self._describe(noise[:_EXAMPLES])
         if not torch.equal(base, self._describe(noise[:_EXAMPLES])) or _digest(self._module) != self.digest:
             raise ValueError(
-                f"{name} gives another result the second time: its features are no function of the example"
+                f"{name} gives another result the second time: its features must be a function of the example alone"
             )
         for other in (noise[-1], torch.zeros_like(noise[-1]), 1e3 * noise[-1]):
             for place in range(_EXAMPLES):

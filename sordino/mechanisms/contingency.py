@@ -142,7 +142,7 @@ MOST_CELLS = 2**26
 
 
 def cells(sizes: tuple[int, ...]) -> int:
-    """Of the tables of all pairs."""
+    """The number of cells in the tables of all pairs."""
     return (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
 
 

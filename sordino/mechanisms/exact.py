@@ -89,7 +89,7 @@ def check_noise(unit: float, scale: float) -> None:
 
 
 def check_count_noise(scale: float) -> None:
-    """The same for `noisy_counts` and `laplace_counts`."""
+    """Refuse noise that `noisy_counts` and `laplace_counts` cannot draw."""
     _grid(COUNT_UNIT, scale)
 
 

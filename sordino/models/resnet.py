@@ -82,7 +82,7 @@ def resnet18(
 
 
 class Residual(nn.Module):
-    """What passes and what these layers make of it, added."""
+    """A skip connection around these layers: their output is added to their input."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()

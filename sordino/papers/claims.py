@@ -34,7 +34,7 @@ class Verdict:
 
 
 Judge = Callable[..., Verdict]
-"""Of a record, with the choices that are declared."""
+"""Judges a record, with the options that its declaration gives."""
 Cells = dict[str, Cell]
 
 

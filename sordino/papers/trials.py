@@ -83,7 +83,7 @@ class TrialStore:
         return (self.folder or cache_folder() / "trials") / name
 
     def _folder(self, key: str) -> Path:
-        """Where the trial works: where it began, if it did."""
+        """The trial's working folder: where it began, if it has begun."""
         folders = [self._cached(name) for name in self._names(key)]
         return next((folder for folder in folders if folder.exists()), folders[0])
 
@@ -145,7 +145,7 @@ class Trial(ABC):
         return {name: value for name, value in result.items() if name != "curve"}
 
     def quick(self) -> Self:
-        """The same code in a moment, to try an item out."""
+        """A trial of the same code that takes a moment, for `--quick`."""
         return self
 
     def run(self, say: Say = lambda line: None, store: TrialStore = CACHE) -> Result:

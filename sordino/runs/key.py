@@ -63,7 +63,7 @@ class Binding:
     plan: str
     """Or its digest: all that the draws depend on besides the data, such as model and optimiser."""
     fingerprint: Callable[[bytes], str]
-    """Of the data, under the secret it is given."""
+    """The keyed fingerprint of the data, under a given secret."""
     seed: int | None = None
     """For tests and experiments: it replaces the secret by one that anyone can compute."""
     choose: Callable[[dict[str, Any] | None], dict[str, Any]] = _nothing_to_choose
@@ -90,7 +90,7 @@ def _settings(plan: str, seed: int | None) -> str:
 
 
 def digest(facts: object) -> str:
-    """Of public facts that are JSON values."""
+    """SHA-256 of public facts, given as JSON values."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

@@ -92,7 +92,7 @@ KINDS = (
     Kind("search", "sordino search` or `sordino tune", ("workflow.json",), "sordino.selection:loaded_search"),
     Kind("advice", "sordino advise", ("advice.json", "used.json"), "sordino.selection:loaded_advice"),
     Kind("crossover", "sordino crossover", ("measurement.json",)),
-    Kind("selection", "sordino select", (SELECTION,), again="rerun that command; it starts afresh, in another folder"),
+    Kind("selection", "sordino select", (SELECTION,), again="rerun that command with another folder; it cannot resume"),
     Kind("training", "sordino train", (DESCRIPTION,), "sordino.training:loaded_training", resumes=True),
     Kind(
         "private loop",

@@ -26,7 +26,7 @@ from sordino.runs.run import DESCRIPTION, Run
 
 _ELSEWHERE = "account.json"
 SELECTION = "selection.json"
-"""What `select` found."""
+"""The file with what `sordino select` found."""
 _SPENT = ("epsilon", "epsilon_drawn", "delta", "accountant", "seeded")
 
 
@@ -45,7 +45,7 @@ class TableLedger:
     table: str
     """Its name, for messages."""
     fingerprint: Callable[[bytes], str]
-    """Of the table as it is now, under the key it is given."""
+    """The keyed fingerprint of the table as it is now."""
     epsilon: float
     delta: float
     ledger: Path | None
@@ -189,7 +189,7 @@ def spending(ledger: Ledger) -> dict[str, Any]:
 
 
 def spending_in_words(answer: Mapping[str, Any]) -> str:
-    """The same as a line of text."""
+    """What `spending` says, as a line of text."""
     # With events chosen along the way a filter guarantees the target, whatever was drawn of it.
     epsilon, drawn = printed(answer["epsilon"]), printed(answer["epsilon_drawn"])
     drawn = f", of which {drawn} is drawn" if answer["adaptive"] and drawn != epsilon else ""

@@ -61,7 +61,7 @@ class Attributes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the features: the column, and for an indicator its category."""
+        """The features' names: the column, and for an indicator its category."""
         return tuple(
             name
             for column in self.schema.columns
@@ -194,7 +194,7 @@ def _entropy(shares: Array) -> Array:
 
 
 def _surprise(shares: Array) -> Array:
-    """p·log₂ p, and 0 of nothing."""
+    """p·log₂ p, and 0 where p is 0."""
     return np.asarray(shares * np.log2(np.where(shares > 0, shares, 1.0)))
 
 
@@ -248,7 +248,7 @@ class GreedyOrder:
 
     order: NDArray[np.intp]
     merits: NDArray[np.float64]
-    """Of the first 1, 2, …, m features."""
+    """The merits of the first 1, 2, …, m features."""
 
     def subset(self, size: int) -> Mask:
         """CFS-Greedy's subset of this size as a mask."""

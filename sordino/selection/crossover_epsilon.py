@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 _COLOURS = ("#0b6e99", "#d1495b", "#3a7d44", "#8e5ea2", "#e08e0b", "#555555", "#17becf", "#b5651d")
 
 FIGURES_CONFIDENCE = 0.999
-"""Of the intervals around the curves of PAW's figures."""
+"""Confidence of the intervals around the curves of PAW's figures."""
 
 
 @dataclass(frozen=True)

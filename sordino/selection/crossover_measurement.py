@@ -133,7 +133,7 @@ class CrossoverPlan:
 
     models: tuple[TableModel, ...]
     plans: dict[str, tuple[PricedPlan, ...]]
-    """Of each model, one for each ε."""
+    """For each model a plan for each ε."""
     epsilons: tuple[float, ...]
     n: int
     """Records trained on."""

@@ -58,7 +58,7 @@ class InProcess:
 class Processes:
     """Several processes on this machine, which share its cores.
 
-    They are started afresh, so a script that uses them does its work under `if __name__ == "__main__"`.
+    They are spawned, not forked, so a script that uses them does its work under `if __name__ == "__main__"`.
     """
 
     workers: int
@@ -97,7 +97,7 @@ class Processes:
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
         except BrokenProcessPool:
-            raise RunError("a worker died during a trial (out of memory?): start the search again to resume") from None
+            raise RunError("a worker died during a trial (out of memory?): rerun the search to resume it") from None
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _result_of(ray: Any, done: Any) -> FinishedTrial:
     except ray.exceptions.RayTaskError as problem:
         raise problem.cause from None
     except ray.exceptions.RayError as problem:
-        raise RunError(f"a trial was lost on the cluster ({problem}): start the search again to resume it") from None
+        raise RunError(f"a trial was lost on the cluster ({problem}): rerun the search to resume it") from None
     return trial
 
 

@@ -49,7 +49,7 @@ from sordino.training import Plan, as_expected
 
 _WORKFLOW = "workflow.json"
 _ONE_TRAINING = GeneticSearch(1, 1)
-"""Of the winner of a search on public data."""
+"""The method that only trains the winner of a search on public data."""
 
 
 @dataclass(frozen=True)

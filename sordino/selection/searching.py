@@ -107,7 +107,7 @@ def search(
             folder.mkdir(exist_ok=True)
 
             def randomness(purpose: str, number: int) -> np.random.Generator:
-                """The same whenever the search is replayed."""
+                """A generator that is the same whenever the search is replayed."""
                 return key.streams_for({"search": purpose}).generator(Stream.SAMPLING, number)
 
             tasks, trials = _Tasks(plan, ledger, key, folder), list[FinishedTrial]()

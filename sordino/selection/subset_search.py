@@ -205,7 +205,7 @@ class LogisticTrials:
     score_noise: float
     """Standard deviation of the noise on the number of correct predictions, which one record moves by at most 1."""
     epsilon_of_one: float
-    """Of one training alone, at the ledger's δ."""
+    """ε of one training alone, at the ledger's δ."""
 
     def __post_init__(self) -> None:
         check_count_noise(self.score_noise)

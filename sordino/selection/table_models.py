@@ -43,7 +43,7 @@ STEPS = 30
 LEARNING_RATES = (0.1, 0.4, 1.6)
 """Candidates for each model at each ε: the best ones differ by more than the models do (PAW, Fig. 9)."""
 BINS = 10
-"""Of a column of numbers."""
+"""Bins of a numeric column."""
 _PIECE = 2048
 """Rows worked through at once: so small a network is fastest on many."""
 

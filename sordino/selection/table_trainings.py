@@ -45,7 +45,7 @@ class SgdTraining:
     """DP-SGD. Rehearsals are for public or synthetic data: with the plan's noise, and uncharged.
 
     Guarantee: `train` is the plan's event on the part "train", charged before the data is read, and once if it is
-    killed; it takes up what the run's folder, which is in that of the steps, holds of it.
+    killed: it resumes in the run's folder, which lies in the folder of the steps.
     """
 
     model: Any

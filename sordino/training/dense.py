@@ -155,7 +155,7 @@ class DenseNetwork:
         )
 
     def fill(self, records: Records, room: Examples, rows: NDArray[np.int64]) -> None:
-        """With these examples, in this network's place."""
+        """Fill this network's place with these examples."""
         wanted, seen = torch.from_numpy(rows), self._prepared(records)
         for source, all_of in ((seen.vectors, room.inputs), (seen.sizes, room.sizes), (seen.targets, room.targets)):
             torch.index_select(source, 0, wanted, out=all_of[self.place[0], : len(rows)])

@@ -33,7 +33,7 @@ ACTIVATIONS = tuple(_FORWARD)
 
 
 def softmax_slope(scores: Tensor, labels: Tensor) -> Tensor:
-    """Of the cross-entropy of integer labels."""
+    """Gradient of the cross-entropy of integer labels by the scores."""
     slopes = torch.softmax(scores, dim=1)
     # p − 1 would lose all digits where p is nearly 1: the slopes of an example sum to zero.
     own = labels[:, None]
@@ -42,13 +42,13 @@ def softmax_slope(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def logistic_slope(scores: Tensor, labels: Tensor) -> Tensor:
-    """Of the logistic loss of one score and labels 0 and 1."""
+    """Gradient of the logistic loss by one score, for labels 0 and 1."""
     signs = torch.where(labels == 1, -1.0, 1.0)[:, None]
     return signs * torch.sigmoid(signs * scores)
 
 
 def squared_slope(scores: Tensor, targets: Tensor) -> Tensor:
-    """Of the squared error of one score."""
+    """Gradient of the squared error by one score."""
     return 2 * (scores - targets[:, None])
 
 

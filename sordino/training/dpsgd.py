@@ -30,7 +30,7 @@ class ClippedSum(NamedTuple):
 
     sums: Weights
     norms: Tensor
-    """Of each example's gradient before the clip."""
+    """The norm of each example's gradient before the clip."""
 
 
 class Trainable(Protocol):

@@ -152,7 +152,7 @@ class TrainableModule:
         return ClippedSum(sums, torch.cat(norms))
 
     def clipped_sum_of(self, x: Any, y: Any, l2_clip: float, augmentation: np.random.Generator) -> ClippedSum:
-        """The same of a batch that is gathered already."""
+        """The clipped sum of a batch that is already gathered."""
         with self._random_state(int(augmentation.integers(2**63))):
             return self._summed(x, y, l2_clip, augmentation)
 

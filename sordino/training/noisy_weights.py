@@ -52,7 +52,7 @@ class Look:
     sampled: float
     """At weights drawn as in training: what SI's algorithm would release."""
     means: float
-    """At the means, which it would keep secret."""
+    """At the means, which SI's algorithm would keep secret."""
     loss: float
 
 

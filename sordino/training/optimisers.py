@@ -207,7 +207,7 @@ class TorchOptimiser:
                     state.setdefault(f"{type(kept).__name__}:{slot}", {})[name] = torch.tensor(kept, dtype=torch.double)
                 elif kept is not None:
                     raise OptimiserError(
-                        f"the optimizer keeps {slot!r}, which is no tensor or number: no run can resume it"
+                        f"the optimizer keeps {slot!r}, which is neither a tensor nor a number: no run could resume it"
                     )
         for place, group in enumerate(self._optimizer.param_groups):
             numbers = {name: _number(value) for name, value in group.items() if name != "params"}

@@ -76,7 +76,7 @@ class QuantileClip:
         return self.units(norms, l2_clip) * UNIT
 
     def units(self, norms: Tensor, l2_clip: float) -> int:
-        """The same in UNITs, of which it is a whole number."""
+        """The count as a whole number of UNITs."""
         places = (l2_clip - norms.double()) / (_RAMP * l2_clip)
         parts = torch.nan_to_num(places, nan=-math.inf).clamp(-SENSITIVITY, SENSITIVITY)
         return int((parts / UNIT).round().to(torch.int64).sum())
@@ -194,7 +194,7 @@ class Plan(BasePlan):
 
     @property
     def effective_noise_multiplier(self) -> float:
-        """Of all that a step releases of its draw, together."""
+        """The noise multiplier of everything that a step releases, taken together."""
         return self.noise_multiplier if self.quantile_clip is None else self.quantile_clip.joint(self.noise_multiplier)
 
     def sensitivity(self, parameters: int) -> float:
@@ -223,7 +223,7 @@ class Plan(BasePlan):
 
     @property
     def unit(self) -> float:
-        """Of an exact plan's sums, in clips."""
+        """The unit, in clips, to which an exact plan rounds its sums."""
         return 2.0**-_UNIT_BITS
 
     @property
@@ -285,5 +285,5 @@ def plan_from_json(document: dict[str, Any]) -> Any:
     """A plan of any kind from its `to_json`."""
     name = next((name for entry, name in _PLANS.items() if entry in document), None)
     if name is None:
-        raise ValueError("this is no plan of sordino, or one of a later version")
+        raise ValueError("this version of sordino knows no such plan: upgrade sordino, or restore the file")
     return getattr(import_module("sordino.training"), name).from_json(document)

@@ -238,7 +238,7 @@ class PrivateLoop:
 
     @property
     def l2_clip(self) -> float:
-        """Of the next step."""
+        """The clip of the next step."""
         return self._state_now.l2_clip
 
     @property
@@ -295,7 +295,7 @@ class PrivateLoop:
         state, streams = self._state_now, self._streams()
         module, parameters = self._model.model, self._model.parameters
         if self._waiting is None:
-            raise LoopError("there is no batch to step on: each batch that batches() gives is stepped on once")
+            raise LoopError("no batch is waiting: call step once for each batch that batches() gives")
         if _identity(x, y) != self._waiting:
             raise LoopError(
                 "step takes the batch that batches() gave last, itself and unchanged: augment by `augment=`"

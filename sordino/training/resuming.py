@@ -29,10 +29,10 @@ class Underway:
     run: Run | None
     key: Key
     number: int
-    """Of its entry in the ledger."""
+    """The number of its entry in the ledger."""
     state: TrainingState
     extra: Sequence[Any] = ()
-    """What else the checkpoint held that it is resumed from."""
+    """What else was in the checkpoint that it resumes from."""
     log: StepLog | None = None
 
     @property

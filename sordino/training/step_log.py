@@ -55,7 +55,7 @@ class StepLog:
         return True
 
     def _append(self, line: bytes) -> None:
-        """In place of whatever was torn."""
+        """Append a line, over whatever a kill has left of a torn one."""
         with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             file.truncate(self._end)
             file.seek(self._end)

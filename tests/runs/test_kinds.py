@@ -36,7 +36,7 @@ def test_folders_of_tables_name_their_command(tmp_path: Path) -> None:
     folder = tmp_path / "found"
     TableLedger("a table", lambda key: "same", 1.0, 1e-5, None, None, kind="selection").opened(folder)
     assert kind_of(folder).name == "selection"
-    with pytest.raises(RunError, match="`sordino select`: rerun that command; it starts afresh"):
+    with pytest.raises(RunError, match="`sordino select`: rerun that command with another folder"):
         check_resumable(folder)
     with pytest.raises(RunError, match="no model"):
         predict(folder, tmp_path / "rows.csv")

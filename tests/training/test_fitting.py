@@ -698,7 +698,7 @@ def test_every_kind_of_plan_is_read_back_from_its_json() -> None:
     ]
     for plan in plans:
         assert plan_from_json(json.loads(json.dumps(plan.to_json()))) == plan
-    with pytest.raises(ValueError, match="no plan of sordino"):
+    with pytest.raises(ValueError, match="knows no such plan"):
         plan_from_json({"steps": 3})
 
 

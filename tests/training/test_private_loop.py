@@ -212,7 +212,7 @@ def test_a_shared_ledger_is_filled_and_never_overspent() -> None:
 
 def test_each_batch_is_stepped_on_once_itself_and_unchanged() -> None:
     private = loop(expected_batch_size=20)
-    with pytest.raises(LoopError, match="no batch to step on"):
+    with pytest.raises(LoopError, match="no batch is waiting"):
         private.step(*DATA[:20])
     batches: Iterator[Any] = private.batches()
     x, y = next(batches)
@@ -224,7 +224,7 @@ def test_each_batch_is_stepped_on_once_itself_and_unchanged() -> None:
         assert "\n" not in str(caught.value)
     assert private.drawn == private.ledger.entries[0].count == 1
     private.step(x, y)
-    with pytest.raises(LoopError, match="no batch to step on"):
+    with pytest.raises(LoopError, match="no batch is waiting"):
         private.step(x, y)
     batches = private.batches()
     old, (x, y) = (x, y), next(batches)

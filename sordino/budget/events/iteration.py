@@ -45,7 +45,7 @@ class Iteration(Event, name="iteration"):
         return self.rho_at(max(1, math.ceil(share * self.steps_per_epoch)), adjacency)
 
     def rho_at(self, place: int, adjacency: Adjacency) -> float:
-        """The same for a record at this place of its epoch, from 1 on."""
+        """`rho` of the record at this place of its epoch, counted from 1."""
         steps = self.steps_per_epoch
         # A replaced record moves the gradient sum by twice the clip (its square: ×4) as against one zeroed out.
         factor = 2.0 if adjacency == "replace-one" else 0.5

@@ -250,13 +250,13 @@ def streams_of(words: str, seed: int = 0) -> Streams:
 
 
 def frequent(name: str, splits: Sequence[int], quick: bool) -> str:
-    """What a constant guess gets right."""
+    """The accuracy of a constant guess, in words."""
     share = mean(benchmark(name, split, quick).most_frequent for split in splits)
     return f"{100 * share:.1f} % of the test records are of the most frequent class"
 
 
 def over_splits(splits: int, repeats: int) -> str:
-    """What the intervals of an item are of."""
+    """What the item's intervals are taken over, in words."""
     return (
         f"Mean ± half of the 95 % interval over {splits} random splits of the table (which share records: it is rather "
         f"too short), each the mean of {repeats} fits; differences are taken split by split"

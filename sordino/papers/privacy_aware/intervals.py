@@ -56,11 +56,11 @@ class Interval:
         return "no interval" if None in either else f"intervals {'' if any(either) else 'not '}apart"
 
     def ahead_of(self, other: "Interval") -> str:
-        """By how many points, and whether the intervals overlap."""
+        """The difference in points, and whether the intervals overlap."""
         return f"{100 * (self.mean - other.mean):+.2f} points ({self.beside(other)})"
 
     def better_than(self, other: "Interval", name: str = "") -> str:
-        """The same without a sign: so many points better or worse."""
+        """The difference without a sign: so many points better or worse."""
         gap = 100 * (self.mean - other.mean)
         than = f" than {name}" if name else ""
         return f"{abs(gap):.2f} points {'better' if gap > 0 else 'worse'}{than} ({self.beside(other)})"

@@ -25,7 +25,7 @@ class Setting:
     tuning_seeds: int = 1
 
     def private(self, network: str, epsilon: float | None, noise_multiplier: float | None = None) -> NetworkTrial:
-        """At the first of its rates, to be tuned."""
+        """The private trial at the first learning rate, still to be tuned."""
         trial = NetworkTrial(network, epsilon, self.rates[0], self.batch, self.epochs)
         return replace(trial, noise_multiplier=noise_multiplier)
 

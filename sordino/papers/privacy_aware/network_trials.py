@@ -41,7 +41,7 @@ class NetworkTrial(Trial):
     epochs: float = 500
     seed: int = 0
     noise_multiplier: float | None = None
-    """In place of a budget."""
+    """Given in place of a budget."""
     delta: float = 1e-5
     l2_clip: float = 1.0
     adam: bool = False
