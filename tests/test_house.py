@@ -26,6 +26,7 @@ EXCUSED = {
     "_should_skip_dynamo": "torch reads it",
     "extra_repr": "torch calls it",
     "_batch": "held so that its identity cannot pass to another object",
+    "standardised_convolution": "registered by its decorator",
     "instance_norm": "registered by its decorator",
     "recurrent": "registered by its decorator",
     "ADD_REMOVE": "an enum's value, chosen by its text",

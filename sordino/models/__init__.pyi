@@ -15,6 +15,9 @@ from .fully_connected import dense as dense
 from .fully_connected import lenet_300_100 as lenet_300_100
 from .fully_connected import linear as linear
 from .fully_connected import train_last as train_last
+from .groups import freeze as freeze
+from .groups import replace_head as replace_head
+from .groups import split as split
 from .normalisation import AmongPublic as AmongPublic
 from .normalisation import BatchNorm as BatchNorm
 from .normalisation import BesidePublic as BesidePublic
@@ -25,6 +28,10 @@ from .normalisation import no_norm as no_norm
 from .resnet import ResNet as ResNet
 from .resnet import fast_cifar_resnet as fast_cifar_resnet
 from .resnet import resnet18 as resnet18
+from .resnet import resnet18_v2 as resnet18_v2
+from .resnet import resnet50_v2 as resnet50_v2
+from .resnet import wrn_16_4 as wrn_16_4
 from .sequences import BiLSTMClassifier as BiLSTMClassifier
 from .sequences import TransformerClassifier as TransformerClassifier
 from .sequences import paw_rnn as paw_rnn
+from .standardised import StandardisedConv2d as StandardisedConv2d

@@ -33,8 +33,16 @@ def layer_norm(channels: int) -> nn.Module:
 
 
 def group_norm(groups: int) -> Norm:
-    """With a learned scale and shift, as in INS."""
-    return lambda channels: nn.GroupNorm(groups, channels)
+    """With a learned scale and shift, as in INS; fewer groups where these do not divide the channels.
+
+    A group has two channels or more if it can: of one channel at one position nothing would be left.
+    """
+
+    def norm(channels: int) -> nn.Module:
+        suits = (count for count in range(groups, 1, -1) if channels % count == 0 and channels // count >= 2)
+        return nn.GroupNorm(next(suits, 1), channels)
+
+    return norm
 
 
 class BatchNorm(_BatchNorm):

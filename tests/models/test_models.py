@@ -21,6 +21,9 @@ CASES: dict[str, tuple[Build, tuple[int, ...], int, int]] = {
     "lenet_300_100": (models.lenet_300_100, (1, 28, 28), 10, 266_610),
     "resnet18": (models.resnet18, (3, 32, 32), 10, 11_173_962),
     "resnet18 of SI": (lambda: models.resnet18(norm=models.layer_norm), (3, 32, 32), 10, 11_164_362),
+    "resnet18_v2": (models.resnet18_v2, (3, 64, 64), 1000, 11_687_720),
+    "resnet50_v2": (models.resnet50_v2, (3, 64, 64), 1000, 25_549_352),
+    "wrn_16_4": (models.wrn_16_4, (3, 32, 32), 10, 2_748_890),
     "vgg16": (models.vgg16, (3, 32, 32), 10, 14_719_818),
     "fast_cifar_resnet": (models.fast_cifar_resnet, (3, 32, 32), 10, 6_568_640),
     "tf_tutorial_cnn": (models.tf_tutorial_cnn, (3, 24, 24), 10, 1_068_298),
@@ -124,6 +127,45 @@ def test_batch_norm_is_that_of_torch_for_planes_and_vectors() -> None:
     assert torch.equal(norm(vectors), nn.BatchNorm1d(6, **settings)(vectors))
     with pytest.raises(ValueError, match=r"expected \(B, 6, …\), not \(5, 7\)"):
         norm(torch.randn(5, 7))
+
+
+@pytest.mark.parametrize(
+    ("most", "channels", "groups"),
+    [(32, 64, 32), (32, 8, 4), (32, 48, 24), (16, 16, 8), (32, 6, 3), (32, 3, 1), (4, 1, 1)],
+)
+def test_groups_of_a_norm_divide_the_channels(most: int, channels: int, groups: int) -> None:
+    assert models.group_norm(most)(channels).num_groups == groups
+
+
+@pytest.mark.parametrize(
+    ("version_2", "version_1", "norms"),
+    # Version 1 as torchvision counts it: 4,800 and 26,560 channels have batch norms, each a scale and a shift.
+    [(models.resnet18_v2, 11_689_512, 4800), (models.resnet50_v2, 25_557_032, 26_560)],
+)
+def test_version_2_differs_from_version_1_in_its_norms_alone(
+    version_2: Callable[[], nn.Module], version_1: int, norms: int
+) -> None:
+    model = version_2()
+    own = sum(layer.num_channels for layer in model.modules() if isinstance(layer, nn.GroupNorm))
+    assert sum(weight.numel() for weight in model.parameters()) - 2 * own == version_1 - 2 * norms
+
+
+def test_ins_strides_late_and_public_weights_early() -> None:
+    """INS's code shrinks the image in a group's last block, elsewhere it is the first."""
+    torch.manual_seed(0)
+    x, sides = torch.zeros(1, 3, 64, 64), {}
+    for build in (models.resnet18_v2, models.resnet50_v2):
+        for late in (False, True):
+            model, found, hidden = build(width=2, late_strides=late), [], x
+            for part in list(model)[:-2]:
+                hidden = part(hidden)
+                found.append(hidden.shape[2])
+            sides[build.__name__, late] = found
+    assert sides["resnet18_v2", False] == sides["resnet18_v2", True] == [16, 16, 8, 4, 2]
+    assert sides["resnet50_v2", False] == [16, 16, 8, 4, 2]
+    assert sides["resnet50_v2", True] == [16, 8, 4, 2, 2]
+    shortcuts = [type(block.shortcut) for block in models.resnet18_v2(width=2, late_strides=True).group2]
+    assert shortcuts == [nn.Conv2d, nn.MaxPool2d]
 
 
 def test_sides_that_do_not_pool_are_refused() -> None:
