@@ -10,6 +10,7 @@ from .images import OrientedGradients as OrientedGradients
 from .images import Pixels as Pixels
 from .normalisation import GroupNorm as GroupNorm
 from .normalisation import Standardised as Standardised
+from .pretrained import Activations as Activations
 from .pretrained import OfModule as OfModule
 from .pretrained import Pretrained as Pretrained
 from .pretrained import WordVectors as WordVectors

@@ -161,9 +161,11 @@ class OfModule(Feature):
         found = self._module(batch)
         if not isinstance(found, Tensor) or not found.ndim or len(found) != len(batch):
             raise ValueError(f"{type(self._module).__name__} gives no tensor with a row for each example")
-        return (
-            found.mean((2, 3)) if found.ndim == 4 else found.flatten(1) if found.ndim > 1 else found[:, None]
-        ).float()
+        return self._shaped(found).float()
+
+    @staticmethod
+    def _shaped(found: Tensor) -> Tensor:
+        return found.mean((2, 3)) if found.ndim == 4 else found.flatten(1) if found.ndim > 1 else found[:, None]
 
     def _try(self, like: Tensor) -> None:
         """Noise of the examples' shape: the features of the others must not change with one example."""
@@ -187,6 +189,26 @@ class OfModule(Feature):
                     raise ValueError(
                         f"{name} mixes examples in evaluation mode: another example changes an example's features"
                     )
+
+
+@dataclass(frozen=True)
+class Activations(OfModule):
+    """Examples (B, …) in floating point → float32: the module's output in its own shape, for further layers.
+
+    The frozen part of a network (`sordino.models.split`), whose outputs never change, passes each example once; the
+    rest of the network trains on what is stored.
+
+    Guarantee: that of `OfModule`.
+
+    >>> import torch
+    >>> frozen = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    >>> Activations(frozen, "my network, first group")(torch.rand(5, 3, 16, 16)).shape
+    torch.Size([5, 8, 14, 14])
+    """
+
+    @staticmethod
+    def _shaped(found: Tensor) -> Tensor:
+        return found
 
 
 def _digest(module: nn.Module) -> str:

@@ -9,6 +9,7 @@ from .convnets import mnist_cnn as mnist_cnn
 from .convnets import mnist_scatter_cnn as mnist_scatter_cnn
 from .convnets import paw_cnn as paw_cnn
 from .convnets import rwt_cnn as rwt_cnn
+from .convnets import simple_vgg as simple_vgg
 from .convnets import tf_tutorial_cnn as tf_tutorial_cnn
 from .convnets import vgg16 as vgg16
 from .fully_connected import dense as dense
@@ -25,6 +26,8 @@ from .normalisation import Norm as Norm
 from .normalisation import group_norm as group_norm
 from .normalisation import layer_norm as layer_norm
 from .normalisation import no_norm as no_norm
+from .public_weights import LoadedWeights as LoadedWeights
+from .public_weights import load_public as load_public
 from .resnet import ResNet as ResNet
 from .resnet import fast_cifar_resnet as fast_cifar_resnet
 from .resnet import resnet18 as resnet18
@@ -35,3 +38,4 @@ from .sequences import BiLSTMClassifier as BiLSTMClassifier
 from .sequences import TransformerClassifier as TransformerClassifier
 from .sequences import paw_rnn as paw_rnn
 from .standardised import StandardisedConv2d as StandardisedConv2d
+from .vit import vit_tiny as vit_tiny

@@ -5,9 +5,12 @@ ReLU and may have a norm after each layer but the scores. PAW's (its Appendix D)
 rate is 0.3 (Section IX-A).
 """
 
+import re
+
 from torch import nn
 
 from sordino.models.fully_connected import dense, in_sequence
+from sordino.models.groups import in_groups
 from sordino.models.normalisation import Norm, no_norm
 
 _VGG16_STAGES = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))
@@ -145,6 +148,36 @@ def paw_cnn(channels: int, side: int, filters: tuple[int, ...], units: int, clas
         layers += [nn.MaxPool2d(2), nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
         inputs, side = outputs, side // 2
     return nn.Sequential(*layers, *dense(inputs * side**2, units, classes))
+
+
+def simple_vgg(
+    description: str = "32(2)-64(2)-128(2)-128", channels: int = 3, classes: int = 10, side: int = 32
+) -> nn.Sequential:
+    """INS's simpleVGG, written as in its Appendix H: blocks, each as channels(convolutions), and a dense layer's width.
+
+    A max-pooling follows each block, activations are tanh. The default has 550,570 parameters on 3×32×32 images: it is
+    `cifar_cnn`. Its groups are the blocks and the dense layer.
+
+    >>> [name for name, _ in simple_vgg("simpleVGG-8(1)-16(2)-32").named_children()]
+    ['group1', 'group2', 'group3', 'head']
+    """
+    *blocks, units = description.removeprefix("simpleVGG-").split("-")
+    found = [re.fullmatch(r"([1-9]\d*)\(([1-9]\d*)\)", block) for block in blocks]
+    if not blocks or None in found or not re.fullmatch(r"[1-9]\d*", units):
+        raise ValueError(
+            f"{description!r} describes no simpleVGG: write blocks as channels(convolutions) and then the width of the "
+            "dense layer, such as 32(2)-64(2)-128"
+        )
+    if side >> len(blocks) < 1:
+        raise ValueError(f"images of {side}×{side} cannot be halved {len(blocks)} times: take fewer blocks")
+    groups, inputs = [], channels
+    for block in found:
+        outputs, count = (int(number) for number in block.groups()) if block else (0, 0)
+        first = [_conv3(inputs if place == 0 else outputs, outputs) for place in range(count - 1)]
+        groups.append(in_sequence(*first, _pooled_conv3(inputs if count == 1 else outputs, outputs)))
+        inputs, side = outputs, side // 2
+    last = nn.Sequential(nn.Flatten(), nn.Linear(inputs * side**2, int(units)), nn.Tanh())
+    return in_groups([*groups, last], nn.Linear(int(units), classes))
 
 
 def average_lenet5(classes: int = 10) -> nn.Sequential:

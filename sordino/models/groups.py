@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from torch import nn
 
 
-def in_groups(stem: nn.Module | None, groups: Sequence[nn.Module], pool: nn.Module, head: nn.Linear) -> nn.Sequential:
+def in_groups(
+    groups: Sequence[nn.Module], head: nn.Linear, *, stem: nn.Module | None = None, pool: nn.Module | None = None
+) -> nn.Sequential:
     """A network with the parts stem, group1, group2, …, pool and head, one after the other."""
-    parts = OrderedDict[str, nn.Module]() if stem is None else OrderedDict(stem=stem)
-    parts |= {f"group{number}": group for number, group in enumerate(groups, 1)}
-    return nn.Sequential(parts | {"pool": pool, "head": head})
+    named = {f"group{number}": group for number, group in enumerate(groups, 1)}
+    parts = {"stem": stem, **named, "pool": pool, "head": head}
+    return nn.Sequential(OrderedDict((name, part) for name, part in parts.items() if part is not None))
 
 
 def freeze(model: nn.Sequential, groups: int) -> nn.Sequential:
@@ -64,7 +66,7 @@ def replace_head(model: nn.Sequential, classes: int, *, zeros: bool = True) -> n
     >>> replace_head(wrn_16_4(width=2), 7).head
     Linear(in_features=32, out_features=7, bias=True)
     """
-    before = _parts(model)["head"]
+    before = parts_of(model)["head"]
     if not isinstance(before, nn.Linear):
         raise ValueError(f"the head is {type(before).__name__}, not a linear layer: replace it by hand")
     head = nn.Linear(before.in_features, classes).to(before.weight)
@@ -75,7 +77,8 @@ def replace_head(model: nn.Sequential, classes: int, *, zeros: bool = True) -> n
     return model
 
 
-def _parts(model: nn.Module) -> dict[str, nn.Module]:
+def parts_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Stem, groups, pool and head, as far as the network has them, by name; other networks are refused."""
     parts = dict(model.named_children())
     if not isinstance(model, nn.Sequential) or not {"group1", "head"} <= parts.keys():
         raise ValueError(
@@ -87,7 +90,7 @@ def _parts(model: nn.Module) -> dict[str, nn.Module]:
 
 def _cut(model: nn.Sequential, groups: int) -> int:
     """How many parts are frozen."""
-    names = list(_parts(model))
+    names = list(parts_of(model))
     count = sum(name.startswith("group") for name in names)
     if type(groups) is not int or not 0 <= groups <= count:
         raise ValueError(f"this network has {count} groups: freeze 0 to {count} of them, not {groups!r}")

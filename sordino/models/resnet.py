@@ -210,7 +210,7 @@ class _Made:
         head = nn.Linear(widths[-1], classes)
         nn.init.xavier_normal_(head.weight)
         nn.init.zeros_(head.bias)
-        return in_groups(stem, groups, pool, head)
+        return in_groups(groups, head, stem=stem, pool=pool)
 
 
 def resnet18_v2(

@@ -1,12 +1,15 @@
 """Networks in groups: what is frozen, that the parts give exactly what the whole gives, and their gradients."""
 
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sordino import models
+from sordino.features import Activations, Pixels, stored
 from sordino.gradients import ClippedGradients
 
 from ..gradients.reference import check
@@ -20,12 +23,9 @@ GROUPED: dict[str, tuple[Build, tuple[int, ...], int]] = {
         (1, 8, 8),
         4,
     ),
-    "resnet18_v2, standardised": (
-        lambda: models.resnet18_v2(3, 5, width=2, small_images=True, standardised=True),
-        (3, 8, 8),
-        4,
-    ),
     "resnet50_v2": (lambda: models.resnet50_v2(3, 5, width=4, late_strides=True), (3, 32, 32), 4),
+    "simple_vgg": (lambda: models.simple_vgg("3(1)-4(2)-6", 1, 5, side=8), (1, 8, 8), 3),
+    "vit_tiny": (lambda: models.vit_tiny(3, 5, side=8, patch=4, width=6, depth=4), (3, 8, 8), 4),
     "wrn_16_4": (lambda: models.wrn_16_4(1, 5, width=2), (1, 8, 8), 3),
     "wrn_16_4, standardised": (lambda: models.wrn_16_4(3, 5, width=2, standardised=True), (3, 8, 8), 3),
 }
@@ -72,6 +72,21 @@ def test_frozen_part_and_rest_give_what_the_whole_gives(name: str) -> None:
     with torch.no_grad():
         rest.head.bias += 1
     assert torch.allclose(model(x), scores + 1)  # the model has learned what the rest learns
+
+
+@pytest.mark.parametrize("name", ["resnet18_v2", "vit_tiny"])
+def test_stored_activations_train_the_rest(name: str, tmp_path: Path) -> None:
+    """In single precision, by the feature that is stored; from uint8 images on."""
+    model, shape = GROUPED[name][0](), GROUPED[name][1]
+    images = np.random.default_rng(0).integers(0, 256, (7, *shape[1:], 3), dtype=np.uint8)
+    frozen, rest = models.split(model, 2)
+    feature = Pixels() >> Activations(frozen, "two groups")
+    found = torch.from_numpy(np.array(stored(feature, images, cache=tmp_path)))
+    with torch.no_grad():
+        assert torch.equal(found, frozen(Pixels()(images)))
+        assert torch.equal(rest(found), model(Pixels()(images)))
+        next(frozen.parameters()).add_(1)
+    assert Activations(frozen, "two groups").identity != feature.steps[1].identity
 
 
 @pytest.mark.parametrize("name", GROUPED)

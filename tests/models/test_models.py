@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sordino import models
@@ -24,6 +26,8 @@ CASES: dict[str, tuple[Build, tuple[int, ...], int, int]] = {
     "resnet18_v2": (models.resnet18_v2, (3, 64, 64), 1000, 11_687_720),
     "resnet50_v2": (models.resnet50_v2, (3, 64, 64), 1000, 25_549_352),
     "wrn_16_4": (models.wrn_16_4, (3, 32, 32), 10, 2_748_890),
+    "vit_tiny": (models.vit_tiny, (3, 224, 224), 1000, 5_717_416),
+    "simple_vgg": (models.simple_vgg, (3, 32, 32), 10, 550_570),
     "vgg16": (models.vgg16, (3, 32, 32), 10, 14_719_818),
     "fast_cifar_resnet": (models.fast_cifar_resnet, (3, 32, 32), 10, 6_568_640),
     "tf_tutorial_cnn": (models.tf_tutorial_cnn, (3, 24, 24), 10, 1_068_298),
@@ -166,6 +170,54 @@ def test_ins_strides_late_and_public_weights_early() -> None:
     assert sides["resnet50_v2", True] == [16, 8, 4, 2, 2]
     shortcuts = [type(block.shortcut) for block in models.resnet18_v2(width=2, late_strides=True).group2]
     assert shortcuts == [nn.Conv2d, nn.MaxPool2d]
+
+
+def test_the_usual_simple_vgg_is_the_cnn_of_earlier_work() -> None:
+    torch.manual_seed(0)
+    ours = models.simple_vgg("simpleVGG-32(2)-64(2)-128(2)-128")
+    theirs = models.cifar_cnn()
+    values = dict(zip(theirs.state_dict(), ours.state_dict().values(), strict=True))
+    theirs.load_state_dict(values)
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.equal(ours(x), theirs(x))
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=3),
+    st.integers(1, 12),
+    st.integers(1, 3),
+)
+def test_simple_vggs_have_the_layers_of_their_description(
+    blocks: list[tuple[int, int]], units: int, channels: int
+) -> None:
+    text = "-".join([*(f"{width}({count})" for width, count in blocks), str(units)])
+    model = models.simple_vgg(text, channels, 4, side=16)
+    convolutions = [layer.out_channels for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    assert convolutions == [width for width, count in blocks for _ in range(count)]
+    assert sum(isinstance(layer, nn.MaxPool2d) for layer in model.modules()) == len(blocks)
+    assert [layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear)] == [units, 4]
+    assert model(torch.randn(2, channels, 16, 16)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("text", ["", "128", "32-64-128", "32(2)-64", "32(0)-8", "(2)-8", "32(2)--8", "32(2)-8-", "x"])
+def test_other_descriptions_are_refused(text: str) -> None:
+    if text == "32(2)-64":
+        assert models.simple_vgg(text) is not None
+        return
+    with pytest.raises(ValueError, match=r"describes no simpleVGG: write blocks as channels\(convolutions\)"):
+        models.simple_vgg(text)
+
+
+def test_too_many_blocks_for_an_image_are_refused() -> None:
+    with pytest.raises(ValueError, match="images of 4×4 cannot be halved 3 times"):
+        models.simple_vgg("2(1)-2(1)-2(1)-4", side=4)
+
+
+@pytest.mark.parametrize("wrong", [{"side": 30}, {"depth": 6}, {"heads": 5}])
+def test_vits_that_do_not_divide_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="choose numbers that divide"):
+        models.vit_tiny(**wrong)
 
 
 def test_sides_that_do_not_pool_are_refused() -> None:
