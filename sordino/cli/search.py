@@ -8,25 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sordino.cli.arguments import (
-    Batch,
-    Delta,
-    Epochs,
-    Epsilon,
-    File,
-    Json,
-    LedgerFile,
-    MeanTrials,
-    PublicSource,
-    RayAddress,
-    SchemaFile,
-    ScoreEpsilon,
-    SearchFolder,
-    Seed,
-    Target,
-    Workers,
-    show,
-)
+from sordino.cli import arguments
 
 if TYPE_CHECKING:
     from sordino.selection import Executor, SearchMethod, TrialResult
@@ -44,31 +26,31 @@ class SpaceName(StrEnum):
 
 
 def search(
-    source: File,
-    epsilon: Epsilon,
-    delta: Delta,
-    target: Target = None,
-    schema: SchemaFile = None,
+    source: arguments.File,
+    epsilon: arguments.Epsilon,
+    delta: arguments.Delta,
+    target: arguments.Target = None,
+    schema: arguments.SchemaFile = None,
     method: Annotated[
         SearchMethodName, typer.Option(help="paas: genetic; rs: random; mgrs: generations of random search.")
     ] = SearchMethodName.rs,
     space: Annotated[SpaceName, typer.Option(help="Fully connected or convolutional networks.")] = SpaceName.fcn,
-    mean_trials: MeanTrials = 10.0,
+    mean_trials: arguments.MeanTrials = 10.0,
     generations: Annotated[int, typer.Option(min=1, help="Of paas and mgrs.")] = 3,
     population: Annotated[int, typer.Option(min=1, help="Of each generation of paas.")] = 10,
     freeze: Annotated[bool, typer.Option(help="Let layers be frozen at their random initial weights.")] = True,
     learning_rates: Annotated[str, typer.Option(help="To choose from, separated by commas.")] = "0.25,0.5,1,2",
-    epochs: Epochs = 20.0,
-    batch: Batch = None,
+    epochs: arguments.Epochs = 20.0,
+    batch: arguments.Batch = None,
     clip: Annotated[float, typer.Option(help="L2 clip of a record's gradient.")] = 1.0,
-    score_epsilon: ScoreEpsilon = None,
-    workers: Workers = 1,
-    ray: RayAddress = None,
-    public: PublicSource = None,
-    ledger: LedgerFile = None,
-    seed: Seed = None,
-    out: SearchFolder = None,
-    as_json: Json = False,
+    score_epsilon: arguments.ScoreEpsilon = None,
+    workers: arguments.Workers = 1,
+    ray: arguments.RayAddress = None,
+    public: arguments.PublicSource = None,
+    ledger: arguments.LedgerFile = None,
+    seed: arguments.Seed = None,
+    out: arguments.SearchFolder = None,
+    as_json: arguments.Json = False,
 ) -> None:
     """Find a network for a table or dataset, and train it, within one budget."""
     from sordino.selection import (
@@ -112,7 +94,7 @@ def search(
             on_result=on_result,
             say=say,
         )
-    show(result, as_json, lambda: in_words(result))
+    arguments.show(result, as_json, lambda: in_words(result))
 
 
 @contextmanager

@@ -4,48 +4,30 @@ from typing import Annotated
 
 import typer
 
-from sordino.cli.arguments import (
-    Batch,
-    Delta,
-    Epochs,
-    Epsilon,
-    File,
-    Json,
-    LedgerFile,
-    MeanTrials,
-    PublicSource,
-    RayAddress,
-    SchemaFile,
-    ScoreEpsilon,
-    SearchFolder,
-    Seed,
-    Target,
-    Workers,
-    show,
-)
+from sordino.cli import arguments
 from sordino.cli.search import executor_for, in_words, numbers, progress_shown
 
 
 def tune(
-    source: File,
-    epsilon: Epsilon,
-    delta: Delta,
-    target: Target = None,
-    schema: SchemaFile = None,
+    source: arguments.File,
+    epsilon: arguments.Epsilon,
+    delta: arguments.Delta,
+    target: arguments.Target = None,
+    schema: arguments.SchemaFile = None,
     hidden: Annotated[str, typer.Option(help="Widths of the hidden layers; empty: a linear model.")] = "",
     learning_rates: Annotated[str, typer.Option(help="To choose from, each divided by the clip.")] = "0.25,0.5,1,2,4",
     clips: Annotated[str, typer.Option(help="L2 clips to choose from.")] = "0.1,1",
-    mean_trials: MeanTrials = 5.0,
-    epochs: Epochs = 20.0,
-    batch: Batch = None,
-    score_epsilon: ScoreEpsilon = None,
-    workers: Workers = 1,
-    ray: RayAddress = None,
-    public: PublicSource = None,
-    ledger: LedgerFile = None,
-    seed: Seed = None,
-    out: SearchFolder = None,
-    as_json: Json = False,
+    mean_trials: arguments.MeanTrials = 5.0,
+    epochs: arguments.Epochs = 20.0,
+    batch: arguments.Batch = None,
+    score_epsilon: arguments.ScoreEpsilon = None,
+    workers: arguments.Workers = 1,
+    ray: arguments.RayAddress = None,
+    public: arguments.PublicSource = None,
+    ledger: arguments.LedgerFile = None,
+    seed: arguments.Seed = None,
+    out: arguments.SearchFolder = None,
+    as_json: arguments.Json = False,
 ) -> None:
     """Choose learning rate and clip of one network privately, and train it, within one budget."""
     from sordino.selection import SearchRequest, search_within_budget, settings_search
@@ -73,4 +55,4 @@ def tune(
             on_result=on_result,
             say=say,
         )
-    show(result, as_json, lambda: in_words(result))
+    arguments.show(result, as_json, lambda: in_words(result))
