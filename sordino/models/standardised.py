@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import vjp, vmap
 from torch.nn import functional
 
 from sordino.gradients import register_rule
@@ -42,16 +41,26 @@ class StandardisedConv2d(nn.Conv2d):
 
 @register_rule(StandardisedConv2d)
 def standardised_convolution(tape: Any, name: str, layer: StandardisedConv2d, x: Tensor) -> Tensor:
-    """Gradients of the standardised weights, from patches, and through the standardisation, which is linear in them."""
+    """Gradients by the standardised weights w, from patches of n inputs, and by the weights v that these are made of.
 
+    For one output channel, w = (v − mean v)·s with s = 1/√(var v + ε), so a gradient g by w becomes
+    s·(g − mean g − w·⟨g, w⟩/n) by v. Less their mean, the patches give s·(g − mean g) at once.
+    """
     padding = tuple(int(side) for side in layer.padding)
 
     def gradients(g: Tensor) -> Mapping[str, Tensor]:
         g = g.to(torch.promote_types(g.dtype, torch.float32))
-        patches = functional.unfold(x.to(g.dtype), layer.kernel_size, padding=padding, stride=layer.stride)
-        formed = g.flatten(2) @ patches.transpose(1, 2)
-        pull = vjp(layer.standardise, layer.weight)[1]
-        found = {"weight": vmap(pull)(formed.view(len(x), *layer.weight.shape))[0]}
+        weight = layer.weight.to(g.dtype)
+        scale = torch.rsqrt(weight.var((1, 2, 3), correction=0) + _EPSILON)
+        along, slopes = layer.standardise(weight).flatten(1), g.flatten(2) * scale[:, None]
+        formed = g.new_empty(len(x), *along.shape)
+        for image, slope, own in zip(
+            x.to(g.dtype).split(1), slopes, formed, strict=True
+        ):  # one at a time: in the cache
+            patches = functional.unfold(image, layer.kernel_size, padding=padding, stride=layer.stride)[0]
+            torch.mm(slope, patches.sub_(patches.mean(0)).T, out=own)
+            own.addcmul_(along, torch.linalg.vecdot(own, along)[:, None], value=-1 / along.shape[1])
+        found = {"weight": formed.view(len(x), *weight.shape)}
         return found if layer.bias is None else found | {"bias": g.sum((2, 3))}
 
     result: Tensor = tape.run_layer(name, layer, x, gradients=gradients)

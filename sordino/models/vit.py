@@ -18,11 +18,14 @@ class PatchTokens(nn.Module):
 
     def __init__(self, channels: int, width: int, side: int, patch: int) -> None:
         super().__init__()
+        self.side = side
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
         self.positions = nn.Parameter(_DEVIATION * torch.randn(1, 1 + (side // patch) ** 2, width))
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[2:] != (self.side, self.side):
+            raise ValueError(f"this network takes images of {self.side}×{self.side}, not {x.shape[2]}×{x.shape[3]}")
         patches = self.patches(x).flatten(2).transpose(1, 2)
         return torch.cat((self.class_token.expand(len(x), -1, -1), patches), 1) + self.positions
 

@@ -220,6 +220,11 @@ def test_vits_that_do_not_divide_are_refused(wrong: dict[str, int]) -> None:
         models.vit_tiny(**wrong)
 
 
+def test_images_of_another_side_are_refused_by_a_vit() -> None:
+    with pytest.raises(ValueError, match="takes images of 8×8, not 12×8"):
+        models.vit_tiny(side=8, patch=4, width=12, depth=4)(torch.zeros(1, 3, 12, 8))
+
+
 def test_sides_that_do_not_pool_are_refused() -> None:
     with pytest.raises(ValueError, match="multiple of 4, not 30"):
         models.tf_tutorial_cnn(side=30)
