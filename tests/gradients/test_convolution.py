@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sordino.gradients import ClippedGradients
+from sordino.gradients.per_example_gradients import Buffers
+from sordino.gradients.rules.convolution import Geometry, Patches
 from sordino.gradients.tuning import Choices
 
 from .reference import Applied, check, close, gradients, squared_error
@@ -70,6 +72,46 @@ def test_each_route_with_several_rows_an_example(route: str) -> None:
     torch.manual_seed(0)
     model = Applied(nn.Conv2d(16, 24, 2), lambda conv, x: conv(x.flatten(0, 1)).unflatten(0, (len(x), -1)).tanh())
     check(model, torch.randn(3, 2, 16, 2, 3), routes=route)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@settings(max_examples=40, deadline=None)
+@given(
+    groups=st.sampled_from([1, 2, 6]),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    dilation=st.integers(1, 2),
+    rows=st.integers(1, 2),
+    side=st.integers(5, 7),
+)
+def test_the_routes_give_the_same(
+    layout: torch.memory_format,
+    groups: int,
+    kernel: int,
+    stride: int,
+    padding: int,
+    dilation: int,
+    rows: int,
+    side: int,
+) -> None:
+    """Also where one of them is not worth timing; with 6 groups each channel is convolved by itself."""
+    torch.manual_seed(0)
+    examples = 3
+    conv = nn.Conv2d(6, 12, kernel, stride, padding, dilation, groups)
+    x = torch.randn(examples * rows, 6, side, side + 2).contiguous(memory_format=layout)
+    g = torch.randn_like(conv(x).detach())
+    geometry = Geometry(conv.weight.shape, (stride,) * 2, (padding,) * 2, (dilation,) * 2, groups)
+    loss = (conv(x) * g).flatten(1).sum(1).unflatten(0, (examples, rows)).sum(1)
+    exact = torch.stack([torch.autograd.grad(one, conv.weight, retain_graph=True)[0] for one in loss])
+    factors = torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
+    for route in ("whole", "each", "grouped", *["gram"] * (groups == 1)):
+        found = Patches(g, x, rows, geometry, Buffers(), "weight").measure(route)
+        squares = exact.double().square().flatten(1).sum(1)
+        known = torch.where(found.squares.isnan(), squares, found.squares)  # NaN: formed alone
+        assert torch.allclose(known, squares, rtol=1e-4)
+        total = torch.tensordot(factors.float(), exact, dims=1)
+        assert torch.allclose(found.weighted_sum(factors), total, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

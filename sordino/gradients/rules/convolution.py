@@ -1,11 +1,11 @@
 """Convolutions in one, two and three dimensions.
 
-A convolution is a linear map at every output position. An example's gradient is formed whole from its patches, or only
-its norm is taken, from Gram matrices of the positions: cheap where there are few positions and many channels.
+A convolution is a linear map at every output position. An example's gradient is formed whole: from its patches, by
+the convolution's own weight gradient of that example alone, or of all examples as groups of channels. Or only its norm
+is taken, from Gram matrices of the positions: cheap where there are few positions and many channels.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -34,6 +34,10 @@ _Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _MANY_CHANNELS = 4
 _PATCH_BYTES = 2**22
 """Patches that are saved at a time: they must stay in the processor's cache."""
+_CALL = 3e6
+"""Products that take as long as a call of a convolution takes for itself."""
+_MOST_IN_GROUPS = 150_000
+"""The largest kernel of a group for which a convolution of many groups may be fast."""
 
 
 @register_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -67,7 +71,7 @@ class _Convolution:
         backward = self._geometry.backward(gradient, inputs, weight, (needed[0], False))[0]
         g, a = at_least_single(gradient), at_least_single(inputs)
         if self._weight_name:
-            found[self._weight_name] = _Patches(g, a, self._rows, self._geometry, self._buffers, self._weight_name)
+            found[self._weight_name] = Patches(g, a, self._rows, self._geometry, self._buffers, self._weight_name)
         if self._bias_name:
             found[self._bias_name] = WholeGradient(by_example(g.sum(tuple(range(2, g.ndim))), len(g) // self._rows))
         return (None if backward is None else backward.to(x.dtype),), found
@@ -103,13 +107,24 @@ class Geometry:
         )
         return found[0], found[1]
 
-    def padded(self, x: Tensor) -> Tensor:
-        if not any(self.padding):
-            return x
-        return F.pad(x, [side for amount in reversed(self.padding) for side in (amount, amount)])
+    def weight_gradient(self, g: Tensor, x: Tensor) -> Tensor:
+        """Summed over all rows. Of the weight only shape and layout count: in another layout it would be copied."""
+        last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+        layout = torch.channels_last if last else torch.contiguous_format
+        weight = torch.empty(self.weight, dtype=x.dtype, device=x.device, memory_format=layout)
+        found = self.backward(g, x, weight, (False, True))[1]
+        assert found is not None
+        return found
+
+    def reached(self, axis: int, place: int, side: int, out: int) -> tuple[slice, slice]:
+        """The outputs for which this place of the kernel lies within the input, and the inputs it lies on."""
+        stride, shift = self.stride[axis], place * self.dilation[axis] - self.padding[axis]
+        first, stop = max(0, -(shift // stride)), min(out, (side - 1 - shift) // stride + 1)
+        start, count = first * stride + shift, max(0, stop - first)
+        return slice(first, first + count), slice(start, start + count * stride, stride)
 
 
-class _Patches:
+class Patches:
     """Σ over positions of g ⊗ patch, for g (N, O, *out) and x (N, I, *in), N = examples·rows."""
 
     def __init__(self, g: Tensor, x: Tensor, rows: int, geometry: Geometry, buffers: Buffers, name: str) -> None:
@@ -118,29 +133,62 @@ class _Patches:
 
     def routes(self) -> Sequence[str]:
         geometry, rows = self._geometry, self._rows
-        if geometry.groups > 1:
-            return ("whole",)
         outputs, inputs, *kernel = geometry.weight
-        sides = zip(self._x.shape[2:], geometry.padding, strict=True)
-        places, positions = rows * prod(side + 2 * pad for side, pad in sides), rows * prod(self._g.shape[2:])
+        places, positions = rows * prod(self._x.shape[2:]), rows * prod(self._g.shape[2:])
         size = prod(geometry.weight)
         # Products, those in double precision twice; what is moved through memory rather than multiplied counts eight.
-        whole = positions * size + 8 * size
-        gram = 2 * (places**2 * inputs + positions**2 * outputs) + 8 * positions**2 * prod(kernel) + positions * size
-        return likely(whole=whole, gram=gram)
+        products, moved = positions * size, 8 * size
+        costs: dict[str, float] = {"each": products + moved + _CALL}
+        if size <= _MOST_IN_GROUPS * geometry.groups:
+            costs["grouped"] = products + moved
+        if geometry.groups == 1:
+            costs["whole"] = 2 * products + moved
+            gram = 2 * (places**2 * inputs + positions**2 * outputs) + 8 * positions**2 * sum(kernel)
+            costs["gram"] = gram + products
+        return likely(**costs)
 
     def signature(self) -> str:
         return "×".join(str(side) for side in (self._rows, *self._x.shape[1:]))
 
     def measure(self, route: str) -> MeasuredGradient:
-        if route == "whole":
-            return self._formed().measure(route)
-        return _ConvolvedGradient(self._g, self._x, self._rows, self._geometry)
+        if route == "gram":
+            return _ConvolvedGradient(self._g, self._x, self._rows, self._geometry)
+        forms = {"each": self._one_by_one, "grouped": self._in_groups, "whole": self._from_patches}
+        return forms[route]().measure(route)
 
     def whole(self) -> Tensor:
-        return self._formed().whole()
+        return self._from_patches().whole()
 
-    def _formed(self) -> WholeGradient:
+    def _one_by_one(self) -> WholeGradient:
+        """The convolution's own weight gradient, example after example."""
+        outputs, inputs, *kernel = self._geometry.weight
+        whole: Tensor | None = None
+        for place, (g, x) in enumerate(zip(self._g.split(self._rows), self._x.split(self._rows), strict=True)):
+            found = self._geometry.weight_gradient(g, x)
+            if whole is None:
+                channels_last = not found.is_contiguous()
+                layout = (outputs, *kernel, inputs) if channels_last else self._geometry.weight
+                whole = self._buffers.take(self._name, (len(self._g) // self._rows, *layout), x)
+            whole[place] = found.movedim(1, -1) if channels_last else found
+        assert whole is not None
+        return WholeGradient(whole, channels_last=channels_last)
+
+    def _in_groups(self) -> WholeGradient:
+        """The weight gradient of one convolution, of which each example is a group of channels."""
+        g, x, geometry = self._g, self._x, self._geometry
+        outputs, inputs, *kernel = geometry.weight
+        wide = Geometry(
+            torch.Size((len(x) * outputs, inputs, *kernel)),
+            geometry.stride,
+            geometry.padding,
+            geometry.dilation,
+            len(x) * geometry.groups,
+        )
+        together = (value.reshape(1, -1, *value.shape[2:]) for value in (g, x))
+        found = wide.weight_gradient(*together).contiguous()
+        return WholeGradient(by_example(found.view(len(x), *geometry.weight), len(x) // self._rows))
+
+    def _from_patches(self) -> WholeGradient:
         """Patches of all positions times the gradients there: a product an example, a few examples at a time."""
         g, x, geometry, groups = self._g, self._x, self._geometry, self._geometry.groups
         outputs, inputs, *kernel = geometry.weight
@@ -248,31 +296,38 @@ class _ConvolvedGradient(MeasuredGradient):
         return g.transpose(1, 2) @ g
 
     def _gram_of_patches(self) -> Tensor:
-        """Patches overlap: their Gram matrix is a sum, over places in the kernel, of blocks of that of the input."""
-        geometry, rows = self._geometry, self._rows
-        x = geometry.padded(self._x)
-        sides, out = x.shape[2:], self._g.shape[2:]
-        x = x.double().unflatten(0, (-1, rows)).transpose(1, 2).flatten(2)
-        products = (x.transpose(1, 2) @ x).view(-1, rows, *sides, rows, *sides)
-        total: Tensor | None = None
-        for place in product(*(range(side) for side in geometry.weight[2:])):
-            moves = zip(place, out, geometry.stride, geometry.dilation, strict=True)
-            block = tuple(slice(at * gap, at * gap + (length - 1) * step + 1, step) for at, length, step, gap in moves)
-            part = products[(slice(None), slice(None), *block, slice(None), *block)]
-            total = part.clone(memory_format=torch.contiguous_format) if total is None else total.add_(part)
-        assert total is not None
+        """Patches overlap: their Gram matrix sums shifted blocks of that of the input, in one dimension after another.
+
+        What lies outside the input is zero, and left out.
+        """
+        geometry, rows, out = self._geometry, self._rows, self._g.shape[2:]
+        sides = self._x.shape[2:]
+        x = self._x.unflatten(0, (-1, rows)).transpose(1, 2).flatten(2).double()
+        total = (x.transpose(1, 2) @ x).view(-1, rows, *sides, rows, *sides)
+        for axis in reversed(range(len(sides))):
+            left, right = 2 + axis, 3 + len(sides) + axis
+            shape = [*total.shape]
+            shape[left] = shape[right] = out[axis]
+            summed = total.new_zeros(shape)
+            for place in range(geometry.weight[2 + axis]):
+                into, source = geometry.reached(axis, place, sides[axis], out[axis])
+                goal = summed[_block(left, into)][_block(right, into)]
+                goal += total[_block(left, source)][_block(right, source)]
+            total = summed
         return total.view(total.shape[0], rows * prod(out), rows * prod(out))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         factors = factors.to(self._g.dtype).repeat_interleave(self._rows)
         g = self._g * factors.view(-1, *[1] * (self._g.ndim - 1))
-        found = self._geometry.backward(g, self._x, self._x.new_empty(self._geometry.weight), (False, True))[1]
-        assert found is not None
-        return found
+        return self._geometry.weight_gradient(g, self._x)
 
     def inner(self, weight: Tensor) -> Tensor:
         y = self._geometry.convolve(self._x, weight.to(self._x.dtype), None).double()
         return (y * self._g).flatten(1).sum(1).view(-1, self._rows).sum(1)
+
+
+def _block(axis: int, block: slice) -> tuple[slice, ...]:
+    return (*[slice(None)] * axis, block)
 
 
 def _by_position(g: Tensor) -> Tensor:
