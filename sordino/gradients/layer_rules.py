@@ -4,7 +4,7 @@ The rules assume that a row belongs to the same example all the way through. A m
 by a mask, breaks that without mixing anything: its gradients must be formed example by example.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ from sordino.gradients.tracked_parameters import NoRuleError, Tracked
 
 Strategy = Callable[[Any, Any], tuple[Tensor, dict[str, MeasuredGradient]]]
 """From a batch (x, y): losses of the examples, and measured gradients of each parameter that the loss depends on."""
+
+_COUNTS = (5, 7)
 
 
 class LayerRules:
@@ -42,19 +44,25 @@ class LayerRules:
     @classmethod
     def learned(cls, setup: Setup, x: Any, y: Any, rules: Mapping[str, Rule] | None = None) -> "LayerRules":
         """Having seen two batches of different size, in neither of which the model moves rows."""
-        strategy = cls(setup, rules)
-        strategy.layouts.learning = True
+        try:
+            return cls(setup, rules)._learn(x, y, _COUNTS)
+        except (NoRuleError, RuntimeError):  # the first batch may have the side of something that is no batch
+            return cls(setup, rules)._learn(x, y, _COUNTS[::-1])
+
+    def _learn(self, x: Any, y: Any, counts: Sequence[int]) -> "LayerRules":
+        self.layouts.learning = True
         moved: list[set[str]] = []
-        for count in (5, 7):
+        for count in counts:
             backwards = torch.arange(count).flip(0)
-            examples = batches.take(*sample_examples(x, y, setup.views, count), backwards, setup.views)
-            with without_side_effects(setup.model), _MovedRows(count) as watch:
-                strategy(*examples)
+            views, model = self._setup.views, self._setup.model
+            examples = batches.take(*sample_examples(x, y, views, count), backwards, views)
+            with without_side_effects(model), _MovedRows(count) as watch:
+                self(*examples)
             moved.append(watch.found)
         if set.intersection(*moved):
             raise NoRuleError(f"the model picks or moves rows of its batch ({', '.join(set.intersection(*moved))})")
-        strategy.layouts.learning = False
-        return strategy
+        self.layouts.learning = False
+        return self
 
     def __call__(self, x: Any, y: Any) -> tuple[Tensor, dict[str, MeasuredGradient]]:
         setup, examples = self._setup, batches.size(y)

@@ -265,6 +265,8 @@ class Layouts:
         """The dimension for this name, on which all its calls must agree; None for a tensor that does not grow."""
         if self.learning:
             self._learn(name, call, shape, examples)
+            if name in self._dimensions:  # known from two sizes: a constant side may well be a multiple of this one
+                return None if self._dimensions[name] == _CONSTANT else self._dimensions[name]
             sides = [side == examples for side in shape] + [side % examples == 0 for side in shape]
             return sides.index(True) % len(shape) if any(sides) else None
         dimension = self._dimensions.get(name)

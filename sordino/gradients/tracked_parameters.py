@@ -78,7 +78,7 @@ def _apply(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     site = tape.site(f"{tracked[0].parameter}.{name}")
     places = [tape.find_dimension(f"{site}/{index}", f"{site}/{index}", leaf.shape) for index, leaf in enumerate(data)]
     if any(place is not None for place in places):
-        if name in _ELEMENTWISE and len(tracked) == len(data) == 1 and places[0] == 0:
+        if _broadcasts(name, leaves, data, tracked) and all(place == 0 for place in places):
             copies = _aligned(tracked[0].copies(), data[0])
             args, kwargs = pytree.tree_unflatten([copies if leaf is tracked[0] else leaf for leaf in leaves], spec)
             return func(*args, **kwargs)
@@ -92,6 +92,15 @@ def _apply(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     if name in _EXPANSIONS:
         return _expanded(func, args, kwargs, site)
     return _of_parameters(func, leaves, spec, tracked)
+
+
+def _broadcasts(name: str, leaves: list[Any], data: list[Tensor], tracked: list[Tracked]) -> bool:
+    """Whether the one parameter is combined with data element by element, or is added to the scores of an attention."""
+    if len(tracked) != 1:
+        return False
+    if name == "scaled_dot_product_attention":  # a bias of relative positions is its mask
+        return len(data) == 3 and all(leaf is value for leaf, value in zip(leaves, data, strict=False))
+    return name in _ELEMENTWISE and len(data) == 1
 
 
 def _of_parameters(func: Any, leaves: list[Any], spec: Any, tracked: list[Tracked]) -> Any:

@@ -52,6 +52,36 @@ def test_bare_parameters() -> None:
     check(Bare(), torch.randn(1, 5, 4))
 
 
+class Windows(nn.Module):
+    """Attention in windows, with a bias that a table gives for each pair of places: a Swin transformer's."""
+
+    def __init__(self, side: int, *, fused: bool) -> None:
+        super().__init__()
+        self.layer, self.mix = nn.Linear(4, 12), nn.Linear(4, 3)
+        self.table = nn.Parameter(torch.randn(2 * side - 1, 2))
+        places = torch.arange(side)
+        self.register_buffer("index", (places[:, None] - places + side - 1).flatten())
+        self.side, self.fused = side, fused
+
+    def forward(self, x: Tensor) -> Tensor:
+        windows = x.unflatten(1, (-1, self.side)).flatten(0, 1)
+        q, k, v = self.layer(windows).unflatten(2, (3, 2, 2)).permute(2, 0, 3, 1, 4)
+        bias = self.table[self.index].view(self.side, self.side, 2).permute(2, 0, 1).contiguous()
+        if self.fused:
+            mixed = F.scaled_dot_product_attention(q, k, v, bias.unsqueeze(0))
+        else:
+            mixed = torch.softmax(q @ k.transpose(2, 3) / 2**0.5 + bias, -1) @ v
+        return self.mix(mixed.transpose(1, 2).flatten(2)).unflatten(0, (len(x), -1)).flatten(1)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("side", [5, 7])
+def test_relative_positions_in_windows(side: int, fused: bool) -> None:
+    """No warning: the layer rules hold, though the table's index is as long as several of the batches tried."""
+    torch.manual_seed(0)
+    check(Windows(side, fused=fused), torch.randn(4, 2 * side, 4))
+
+
 class Gain(nn.Module):
     """A scalar as a layer of its own."""
 
