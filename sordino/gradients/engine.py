@@ -57,6 +57,9 @@ class ClippedGradients:
         With K views, inputs are (examples, K, …) and an example's gradient is the mean over its views.
     physical_batch
         How many examples pass the model at a time; without it, what is timed to be fastest.
+    fixed_shape
+        Every pass has a whole physical batch, the last one filled up with copies that count for nothing: for devices
+        that compile for each shape.
 
     Call it with a batch of any size: a tensor, a tuple (the model's arguments) or a dict (its keyword arguments), and
     the targets.
@@ -84,6 +87,7 @@ class ClippedGradients:
         l2_penalty: float = 0.0,
         views: int = 1,
         physical_batch: int | None = None,
+        fixed_shape: bool = False,
     ) -> None:
         self.l2_clip = _positive("l2_clip", l2_clip)
         if not 0 <= l2_penalty < float("inf"):
@@ -99,7 +103,7 @@ class ClippedGradients:
         groups = self.clipping.groups(list(self._parameters))
         self._group = dict(zip(self._parameters, groups, strict=True))
         self._groups = max(groups) + 1
-        self._physical_batch = physical_batch
+        self._physical_batch, self._fixed_shape = physical_batch, fixed_shape
         self.choices: Choices | None = None
         """What was timed to be fastest. A run is bound to it, because other choices round differently."""
         self._strategy: Strategy | None = None
@@ -127,7 +131,7 @@ class ClippedGradients:
                 rows = slice(start, start + physical_batch)
                 part = self._rows(batches.select(x, rows)), batches.select(y, rows)
                 with nullcontext() if self._moving is None else keep_buffers(self._model):
-                    found.append(self._add(strategy, sums, *part, l2_clip))
+                    found.append(self._add(strategy, sums, *part, l2_clip, physical_batch if self._fixed_shape else 0))
         if self._moving is not None:
             batches.run(self._model, self._moving)
         sums = {name: sums[name] if name in sums else _zeros(value) for name, value in self._parameters.items()}
@@ -255,18 +259,23 @@ class ClippedGradients:
         return batches.flatten_views(x) if self._views > 1 else x
 
     def _add(
-        self, strategy: Strategy, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float
+        self, strategy: Strategy, sums: dict[str, Tensor], x: Any, y: Any, l2_clip: float, least: int
     ) -> tuple[Tensor, Tensor]:
         """Add the clipped gradients of a physical batch to the sums; returns its norms and losses.
+
+        The batch is filled up to `least` examples with copies of its first one, which have factor 0.
 
         Guarantee: an example that is formed alone, because its numbers are not sound or the fast pass raises on it,
         does not change what the others add. In the pass that counts, a sound example stands in its place with factor 0,
         so that the batch keeps its shape: a batch of another shape rounds differently, and large scores turn rounding
         into any other gradient.
         """
-        places = torch.arange(batches.size(y))
-        examples, counted = places, torch.ones(len(places), dtype=torch.bool)
-        batch = x, y
+        own = batches.size(y)
+        places = torch.arange(max(own, least))
+        counted = places < own
+        if least > own:
+            x, y = batches.take(x, y, torch.where(counted, places, 0).to(self._device()), self._views)
+        examples, batch = places, (x, y)
         while True:
             try:
                 losses, parts = strategy(*batch)
@@ -282,11 +291,11 @@ class ClippedGradients:
                 unsound = examples[~sound]
             counted[unsound] = False
             if not len(unsound) or not bool(counted.any()):
-                return self._add_one_by_one(sums, x, y, l2_clip)
+                return self._add_one_by_one(sums, *batches.between(x, y, 0, own, self._views), l2_clip)
             examples = torch.where(counted, places, counted.nonzero()[0])
             batch = batches.take(x, y, examples.to(self._device()), self._views)
-        alone = (~counted).nonzero().flatten().to(losses.device)
-        factors[alone] = 0
+        factors[(~counted).to(factors.device)] = 0
+        alone = (~counted[:own]).nonzero().flatten().to(losses.device)
         columns = factors.unbind(1)  # in double precision: each gradient casts them to its own type
         with without_autocast(losses.device.type), full_precision():
             for name, part in parts.items():
@@ -295,7 +304,7 @@ class ClippedGradients:
                 for name, parameter in self._parameters.items():
                     _accumulate(sums, name, parameter.detach() * (self._penalty * columns[self._group[name]].sum()))
         whole = norms[:, 0] if self._groups == 1 else torch.linalg.vector_norm(norms, dim=1)
-        whole = whole.to(self._norm_type())
+        whole, losses = whole[:own].to(self._norm_type()), losses[:own]
         if len(alone):
             found = self._add_one_by_one(sums, *batches.take(x, y, alone, self._views), l2_clip)
             whole[alone], losses[alone] = found

@@ -174,6 +174,38 @@ def test_an_example_without_a_rule_does_not_change_how_others_round(sevens: int)
         assert torch.isfinite(found.norms).all()
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("bad", [[], [0], [6], [2, 6], list(range(7))])
+def test_passes_of_one_shape_give_the_same_sums(policy: str, bad: list[int]) -> None:
+    clipping, options = POLICIES[policy]
+    views = (2,) if "views" in options else ()
+    torch.manual_seed(3)
+    x, y = torch.randn(7, *views, 3, 6), torch.randn(7, 2)
+    x[bad] = torch.nan
+    free, fixed = (
+        ClippedGradients(
+            model(), squared_error, CLIP, clipping=clipping, physical_batch=4, fixed_shape=fixed_shape, **options
+        )
+        for fixed_shape in (False, True)
+    )
+    fixed.prepare(torch.randn(7, *views, 3, 6), y)
+    seen: list[int] = []
+    assert fixed._strategy is not None
+    strategy = fixed._strategy
+
+    def watched(x: Any, y: Any) -> Any:
+        seen.append(len(y))
+        return strategy(x, y)
+
+    fixed._strategy = watched
+    expected, found = free(x, y), fixed(x, y)
+    assert set(seen) == {4}
+    assert torch.equal(torch.isfinite(found.norms), torch.isfinite(expected.norms))
+    assert torch.allclose(found.norms, expected.norms)
+    assert torch.allclose(found.losses, expected.losses, equal_nan=True)
+    assert all(torch.allclose(found.sums[name], value, atol=1e-6) for name, value in expected.sums.items())
+
+
 def test_a_non_finite_example_in_the_first_batch() -> None:
     torch.manual_seed(3)
     x, y = torch.randn(4, 3, 6), torch.randn(4, 2)
