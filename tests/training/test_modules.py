@@ -231,6 +231,38 @@ def test_a_step_repeats_its_dropout_and_augmentation_and_the_next_has_its_own() 
     assert not same(first, sums(1))
 
 
+class Endless:
+    """Records that are made as they are asked for; it notes how many rows exist at once."""
+
+    def __init__(self, n: int) -> None:
+        self._n, self.most = n, 0
+
+    def __len__(self) -> int:
+        return self._n
+
+    def batch(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        self.most = max(self.most, len(indices))
+        return torch.from_numpy(np.sin(indices, dtype=np.float32)[:, None] * np.ones(5, np.float32)), torch.from_numpy(
+            indices % 3
+        )
+
+    def fingerprint(self, key: bytes) -> str:
+        return "endless"
+
+
+def test_rows_held_at_once_do_not_grow_with_the_logical_batch() -> None:
+    model = TrainableModule(nn.Linear(5, 3), LOSS, physical_batch=16)
+    most = []
+    for n in (500, 20_000):
+        records = Endless(n)
+        model.choose(records, None, n)
+        records.most = 0
+        found = model.clipped_sum(records, np.arange(n), 1.0, np.random.default_rng(0))
+        assert len(found.norms) == n
+        most.append(records.most)
+    assert most[0] == most[1] <= 8 * 16
+
+
 def test_memory_mapped_arrays_tensors_and_several_inputs(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", IMAGES)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
