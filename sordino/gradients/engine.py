@@ -218,7 +218,8 @@ class ClippedGradients:
 
     def _probe(self, strategy: Strategy, rows: Any, y: Any, examples: int) -> None:
         try:
-            mixing.refuse_mixing_in_bulk(self._setup(), rows, y, examples)
+            channels_last = self.choices is not None and self.choices.channels_last
+            mixing.refuse_mixing_in_bulk(self._setup(), rows, y, examples, channels_last)
         except mixing.ExamplesMixError:
             raise
         except (RuntimeError, ValueError, IndexError):

@@ -40,14 +40,16 @@ def refuse_mixing(setup: Setup, x: Any, y: Any) -> bool:
     return probe.buffers_move
 
 
-def refuse_mixing_in_bulk(setup: Setup, x: Any, y: Any, examples: int) -> None:
+def refuse_mixing_in_bulk(setup: Setup, x: Any, y: Any, examples: int, channels_last: bool) -> None:
     """Raise if the model mixes examples in a batch of this size, or of a power of two below.
+
+    With `channels_last` images pass in the layout in which the model will train.
 
     Some models mix only beyond a size (experts of limited capacity). For every pair of examples there is a pass in
     which one is changed and the other is not: in pass b those whose index has the bit b change, or those without it.
     """
     for count in [2**power for power in range(2, examples.bit_length()) if 2**power < examples] + [examples]:
-        probe = _Probe(setup, *sample_examples(x, y, setup.views, count))
+        probe = _Probe(setup, *sample_examples(x, y, setup.views, count), channels_last=channels_last)
         for stays in (0, count - 1) if count > 1 else ():  # all others become one example; below, half of them do
             places = [place for place in range(count) if place != stays]
             probe.refuse(_another, places, [stays] * len(places))
@@ -78,8 +80,9 @@ def _refuse_layer(name: str, layer: nn.Module) -> None:
 class _Probe:
     """A batch on which the model is tried, as it is and with some examples changed."""
 
-    def __init__(self, setup: Setup, x: Any, y: Any) -> None:
+    def __init__(self, setup: Setup, x: Any, y: Any, *, channels_last: bool = False) -> None:
         self._setup, self._x, self._y, self._examples = setup, x, y, batches.size(y)
+        self._channels_last = channels_last
         before = _values(setup.model)
         self.losses, self._buffers = self._run(x, y)
         self.buffers_move = _first_unlike(before, self._buffers) is not None
@@ -113,6 +116,7 @@ class _Probe:
     def _run(self, x: Any, y: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """The examples' losses, and the buffers after the pass; every pass has the same random state."""
         setup = self._setup
+        x = batches.channels_last(x) if self._channels_last else x
         with without_side_effects(setup.model):
             seed_all(0)
             losses = batches.losses_of(setup.model, setup.loss, x, y, self._examples, setup.views)
