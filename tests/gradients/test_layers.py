@@ -58,6 +58,8 @@ def test_group_norm(examples: int, groups: int, each: int, positions: list[int],
     nn.init.normal_(norm.weight)
     x = torch.randn(examples, groups * each, *positions, 2)
     check(nn.Sequential(norm, nn.Tanh(), nn.GroupNorm(1, groups * each)), x)
+    if x.ndim == 4:
+        check(nn.Sequential(norm, nn.Tanh(), nn.GroupNorm(1, groups * each)), x.to(memory_format=torch.channels_last))
 
 
 @few
