@@ -17,6 +17,8 @@ from torch import Tensor
 _BLOCK = 1024
 _SAFE_SQUARE, _HUGE_SQUARE = 1e-30, 1e20
 _THIN = 32
+_MANY = 2**21
+"""Multiplications, for which a call of oneDNN is worth its own cost."""
 
 
 class MeasuredGradient:
@@ -268,19 +270,31 @@ def by_example(rows: Tensor, examples: int) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """F.linear; for few outputs by oneDNN, which reads the wide operand about twice as fast as BLAS does."""
-    if len(weight) <= _THIN and _suits_onednn(x, weight):
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-        return result
+    """F.linear, by the library that is likely faster."""
+    if (len(weight) <= _THIN or x.numel() * len(weight) >= _MANY) and _suits_onednn(x, weight):
+        return _onednn_linear(x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+def product(x: Tensor, matrix: Tensor) -> Tensor:
+    """x @ matrix."""
+    if x.numel() * matrix.shape[1] >= _MANY and _suits_onednn(x, matrix):
+        return _onednn_linear(x, matrix.T)
+    return x @ matrix
 
 
 def transposed_product(left: Tensor, right: Tensor) -> Tensor:
     """leftᵀ·right for left (n, a), right (n, b)."""
-    if left.shape[1] <= _THIN < right.shape[1] and _suits_onednn(left, right):
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(left.T.contiguous(), right.T, None, "none", [], "")
-        return result
+    thin = left.shape[1] <= _THIN < right.shape[1]
+    if (thin or left.numel() * right.shape[1] >= _MANY) and _suits_onednn(left, right):
+        return _onednn_linear(left.T.contiguous(), right.T)
     return left.T @ right
+
+
+def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """oneDNN reads a wide operand about twice as fast as BLAS does, and computes as much faster on many processors."""
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return result
 
 
 def _suits_onednn(*operands: Tensor) -> bool:

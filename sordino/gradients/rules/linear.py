@@ -13,6 +13,7 @@ from sordino.gradients.per_example_gradients import (
     Vectors,
     WholeGradient,
     at_least_single,
+    product,
     squared_norms,
 )
 from sordino.gradients.per_example_gradients import linear as fast_linear
@@ -58,7 +59,7 @@ class _Affine:
             found[self._bias_name] = (
                 WholeGradient(g[:, 0], squares=vectors.squares) if alone else WholeGradient(g.sum(1))
             )
-        backward = (gradient @ self._weight.to(gradient.dtype)).to(x.dtype) if needed[0] else None
+        backward = product(gradient, self._weight.to(gradient.dtype)).to(x.dtype) if needed[0] else None
         return (backward,), found
 
     def _positions(self, x: Tensor) -> Tensor:

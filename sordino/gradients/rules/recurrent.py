@@ -17,6 +17,8 @@ from sordino.gradients.per_example_gradients import (
     Vectors,
     WholeGradient,
     at_least_single,
+    linear,
+    product,
 )
 from sordino.gradients.precision import without_autocast
 from sordino.gradients.rules.registry import register_rule
@@ -117,7 +119,7 @@ class _Cell:
 class _LstmCell(_Cell):
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
         start, start_cell, size = h, c, self._hidden
-        gates = F.linear(x, self._value("weight_ih", x), self._bias("bias_ih", x))
+        gates = linear(x, self._value("weight_ih", x), self._bias("bias_ih", x))
         if "bias_hh" in self._known:
             gates += self._value("bias_hh", x)
         weight = self._value("weight_hh", x).T.contiguous()
@@ -158,13 +160,13 @@ class _LstmCell(_Cell):
             dc = dc * forget
             dh = d_gate @ weight
         found = self._parameter_gradients(d_gates, x, d_gates, self._before(outputs, start))
-        dx = d_gates @ self._value("weight_ih", x) if needed[0] else None
+        dx = product(d_gates, self._value("weight_ih", x)) if needed[0] else None
         return (dx, dh if needed[1] else None, dc if needed[2] else None), found
 
 
 class _RnnCell(_Cell):
     def forward(self, x: Tensor, h: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
-        start, outputs = h, F.linear(x, self._value("weight_ih", x), self._bias("bias_ih", x))
+        start, outputs = h, linear(x, self._value("weight_ih", x), self._bias("bias_ih", x))
         if "bias_hh" in self._known:
             outputs += self._value("bias_hh", x)
         weight = self._value("weight_hh", x).T.contiguous()
@@ -183,14 +185,14 @@ class _RnnCell(_Cell):
         for d_gate, d_output in self._in_order(d_gates, from_outputs, back=True):
             dh = d_gate.mul_(dh + d_output) @ weight
         found = self._parameter_gradients(d_gates, x, d_gates, self._before(outputs, start))
-        dx = d_gates @ self._value("weight_ih", x) if needed[0] else None
+        dx = product(d_gates, self._value("weight_ih", x)) if needed[0] else None
         return (dx, dh if needed[1] else None), found
 
 
 class _GruCell(_Cell):
     def forward(self, x: Tensor, h: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
         start, size = h, self._hidden
-        gates = F.linear(x, self._value("weight_ih", x), self._bias("bias_ih", x))
+        gates = linear(x, self._value("weight_ih", x), self._bias("bias_ih", x))
         weight, bias = self._value("weight_hh", x), self._bias("bias_hh", x)
         hidden = torch.empty_like(gates)  # the hidden state's share of the gates
         outputs = x.new_empty(*x.shape[:2], size)
@@ -224,7 +226,7 @@ class _GruCell(_Cell):
             d_share[:, 2 * size :] *= reset
             dh = torch.addmm(dh * update, d_share, weight)
         found = self._parameter_gradients(d_gates, x, d_hidden, before)
-        dx = d_gates @ self._value("weight_ih", x) if needed[0] else None
+        dx = product(d_gates, self._value("weight_ih", x)) if needed[0] else None
         return (dx, dh if needed[1] else None), found
 
 
