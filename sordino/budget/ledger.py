@@ -228,6 +228,20 @@ class Ledger(Account):
                 self._check_plan(plan)
                 self._save(plan, self._entries)
 
+    def document(self) -> dict[str, Any]:
+        """All that the ledger holds, as JSON values, for `mirror`."""
+        return to_document(self._name, self.terms, self._plan, self._entries)
+
+    def mirror(self, document: dict[str, Any]) -> None:
+        """From now on show what another process's ledger holds, in memory, and charge nothing.
+
+        Guarantee: no second account. Of the processes of one training one keeps the ledger, and the others are refused.
+        """
+        with self._one_at_a_time:
+            self.path, self._keeper = None, False
+            self.terms, self._plan, self._entries = from_document(document, Path("of the first process"))
+            self._sums = None
+
     def statement(self, **facts: Any) -> dict[str, Any]:
         """The privacy statement: what this ledger proves, and what it does not, as plain JSON values.
 
@@ -240,6 +254,8 @@ class Ledger(Account):
     def _turn(self) -> Iterator[None]:
         """One spender at a time, each starting from what is in the file, and never from an older copy of it."""
         with self._one_at_a_time, ledger_file.locked(self.path):
+            if not self._keeper:
+                raise LedgerError("the process of rank 0 keeps this ledger: charge it there, and in no other process")
             self._reload()
             if not self._is_named:  # from version 0.1: before a mark refers to its name, the name must be on the disk
                 self._seen = None
@@ -266,7 +282,7 @@ class Ledger(Account):
 
     def _fresh(self) -> None:
         """Nothing is known of the file yet."""
-        self._name = uuid4().hex
+        self._name, self._keeper = uuid4().hex, True
         self._seen, self._sums, self._marked, self._is_named = None, None, [], True
 
     def _save(self, plan: tuple[Planned, ...], entries: tuple[Entry, ...], line: dict[str, Any] | None = None) -> None:

@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Bad input ends in one line on standard error and exit code 2."""
 
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -10,11 +11,13 @@ import typer
 from typer.exceptions import TyperException
 
 import sordino
-from sordino import budget, runs
+from sordino import budget, runs, training
 from sordino.cli import advise, audit, crossover, data, plan, reproduce, search, select, train, tune
 from sordino.cli.arguments import Json, show
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
+_TOGETHER = ("train", "resume")
+"""What several processes do together; each would do all else by itself, and charge for it."""
 
 app = typer.Typer(
     name="sordino",
@@ -48,11 +51,15 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Train models on private data under differential privacy, and prove what was spent."""
+    asked = context.invoked_subcommand
+    if asked not in _TOGETHER and "RANK" in os.environ and training.are_several():
+        raise ValueError(f"`sordino {asked}` runs in one process: start it without torchrun")
 
 
 @app.command("ledger")

@@ -50,18 +50,22 @@ def train(
             "are for those"
         )
     request = training.Request(dataset, recipe, epsilon, delta, seed, canaries, exact)
-    with _Display(epsilon) as display:
-        result = training.train(request, out, display.steps, display.say, display.features)
-    show(result, as_json, lambda: _in_words(result))
+    with training.started_by_torchrun() as leads:
+        if leads:
+            with _Display(epsilon) as display:
+                result = training.train(request, out, display.steps, display.say, display.features)
+            show(result, as_json, lambda: _in_words(result))
 
 
 def resume(run: RunFolder, as_json: Json = False) -> None:
     """Resume a run that was interrupted."""
-    runs.check_resumable(run)
-    request = training.request_of(run)
-    with _Display(request.epsilon) as display:
-        result = training.train(request, run, display.steps, display.say, display.features)
-    show(result, as_json, lambda: _in_words(result))
+    with training.started_by_torchrun() as leads:
+        if leads:
+            runs.check_resumable(run)
+            request = training.request_of(run)
+            with _Display(request.epsilon) as display:
+                result = training.train(request, run, display.steps, display.say, display.features)
+            show(result, as_json, lambda: _in_words(result))
 
 
 def predict(

@@ -29,6 +29,8 @@ from .description import as_expected as as_expected
 from .description import loaded_module as loaded_module
 from .description import loaded_training as loaded_training
 from .description import request_of as request_of
+from .distribution import are_several as are_several
+from .distribution import started_by_torchrun as started_by_torchrun
 from .dpsgd import ClippedSum as ClippedSum
 from .dpsgd import Steps as Steps
 from .dpsgd import Trainable as Trainable

@@ -166,7 +166,7 @@ def noisy_mean(sums: Weights, l2_clip: float, plan: Plan, generator: np.random.G
     if plan.exact:
         deviation *= plan.sensitivity(sum(value.numel() for value in sums.values()))
     mean = {}
-    for names in _together(sums):
+    for names in together(sums):
         flat = torch.cat([sums[name].flatten() for name in names])
         if plan.exact:
             total = _exact_total(flat, l2_clip, plan, deviation, generator)
@@ -186,7 +186,7 @@ def _exact_total(flat: Tensor, l2_clip: float, plan: Plan, deviation: float, gen
     return torch.from_numpy(noisy_sum(generator, units, l2_clip * plan.unit, deviation)).to(flat.device)
 
 
-def _together(sums: Weights) -> Iterator[list[str]]:
+def together(sums: Weights) -> Iterator[list[str]]:
     """Names in one order, so that the same key gives the same noise to the same parameter; small ones in one piece.
 
     Pieces follow from names, shapes and types alone, so a repeated step has the same. They are part of what a key turns

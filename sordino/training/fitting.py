@@ -22,6 +22,7 @@ from sordino.gradients import Loss
 from sordino.mechanisms import Streams
 from sordino.runs import Binding, Key, Purpose, Run, check_drawn, digest, release_once
 from sordino.training import dpsgd
+from sordino.training.distribution import processes, unwrapped
 from sordino.training.dpsgd import Steps, Trainable, Training, refuse_single_precision
 from sordino.training.modules import TrainableModule, load_linear
 from sordino.training.optimisers import Averaging, Weights, as_optimiser
@@ -134,35 +135,48 @@ def fit(
     >>> fitted.steps, fitted.weights["weight"].shape
     (5, torch.Size([4, 4]))
     """
-    if run is not None:
-        run = Run.at(run) if isinstance(run, str | Path) else run
-        ledger.refuse_add_remove()
-        refuse_forgetful(ledger, run)
-        plan = _plan_of(run, plan)
-    steps = fitting(
-        plan,
-        model,
-        records,
-        optimiser=optimiser,
-        ledger=ledger,
-        run=run,
-        loss=loss,
-        averaging=averaging,
-        what=what,
-        part=part,
-        seed=seed,
-        checkpoint_every=checkpoint_every,
-        on_progress=on_progress,
-        on_trained=on_trained,
+    several = processes()
+    if several.size > 1:
+        model = _for_several(plan, model, loss)
+        records = as_records(records)
+        if several.rank:
+            weights, done, kept = several.follow(model, records)
+            model.load(weights)
+            ledger.mirror(kept)
+            return Fitted(weights, done, getattr(model, "model", model))
+    with several.leading(model, records):
+        if run is not None:
+            run = Run.at(run) if isinstance(run, str | Path) else run
+            ledger.refuse_add_remove()
+            refuse_forgetful(ledger, run)
+            plan = _plan_of(run, plan)
+        steps = fitting(
+            plan,
+            several.replicas(model),
+            records,
+            optimiser=optimiser,
+            ledger=ledger,
+            run=run,
+            loss=loss,
+            averaging=averaging,
+            what=what,
+            part=part,
+            seed=seed,
+            checkpoint_every=checkpoint_every,
+            on_progress=on_progress,
+            on_trained=on_trained,
+        )
+        with closing(steps):
+            clipped: Any = None
+            while True:
+                try:
+                    clipped = steps.send(clipped).found()
+                except StopIteration as end:
+                    fitted: Fitted = end.value
+                    break
+    several.end(
+        lambda: ({name: value.cpu() for name, value in fitted.weights.items()}, fitted.steps, ledger.document())
     )
-    with closing(steps):
-        clipped: Any = None
-        while True:
-            try:
-                clipped = steps.send(clipped).found()
-            except StopIteration as end:
-                fitted: Fitted = end.value
-                break
     return fitted
 
 
@@ -173,6 +187,13 @@ def fitting(
     ledger.refuse_add_remove()
     where = Run.at(run) if isinstance(run, str | Path) else run
     return plan.train(Job(model, as_records(records), ledger, where, **options))
+
+
+def _for_several(plan: TrainingPlan, model: Any, loss: Loss | None) -> Trainable:
+    """The model, if several processes may train it under this plan."""
+    if not isinstance(plan, Plan):
+        raise ValueError("several processes train by DP-SGD, under a Plan; all else trains in one process")
+    return as_trainable(model, loss)
 
 
 def _plan_of(run: Run, plan: TrainingPlan) -> TrainingPlan:
@@ -214,6 +235,7 @@ def refuse_forgetful(ledger: Ledger, run: Run) -> None:
 
 def as_trainable(model: Any, loss: Loss | None = None) -> Trainable:
     """One of ours as it is; an nn.Module, or a function that builds one, with its loss."""
+    model = unwrapped(model)
     if hasattr(model, "clipped_sum"):
         trainable: Trainable = model
         return trainable

@@ -86,6 +86,18 @@ class TrainableModule:
             "views": views,
         }
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process: the model as it is, and all settings."""
+        settings: dict[str, Any] = {
+            "clipping": self._clipped.clipping,
+            "l2_penalty": self._facts["l2_penalty"],
+            "augment": self._views.augment,
+            "views": self._views.count,
+            "physical_batch": self._physical_batch,
+            "choices": self._given,
+        }
+        return partial(type(self), **settings), (self.model, self._loss)
+
     @property
     def augmented(self) -> bool:
         """Whether it trains on random views of its examples."""

@@ -4,11 +4,14 @@ batches."""
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
@@ -21,10 +24,11 @@ from sordino.mechanisms import Stream, Streams
 from sordino.runs import Run, RunError, kind_of
 from sordino.training import dpsgd
 from sordino.training.augmentation import Augment
+from sordino.training.distribution import processes, unwrapped
 from sordino.training.dpsgd import ClippedSum, Training, TrainingState, refuse_single_precision
 from sordino.training.fitting import BLOCKS, refuse_forgetful
 from sordino.training.modules import TrainableModule, require_memory
-from sordino.training.optimisers import TorchOptimiser, check_parameters
+from sordino.training.optimisers import TorchOptimiser, Weights, check_parameters
 from sordino.training.plan import Plan, QuantileClip
 from sordino.training.resuming import OtherSums, Underway, begin
 from sordino.training.scheduler_states import read_state, scheduler_states
@@ -105,6 +109,7 @@ def make_private(
         expected_batch_size = data.batch_size
     if expected_batch_size is None:
         raise ValueError("give expected_batch_size, or a DataLoader that has a batch_size")
+    several, model = processes(), unwrapped(model)
     trainable = TrainableModule(
         model,
         loss,
@@ -129,7 +134,13 @@ def make_private(
         "quantile_clip": quantile_clip,
         "exact": exact,
     }
-    with ExitStack() as stack:
+    if several.rank:
+        place = several.follow(trainable, records)
+        ledger = Ledger() if ledger is None else ledger
+        private = PrivateLoop(Training(place.plan, trainable, records, optimiser), trainable, ledger, None, schedulers)
+        private._join(place)
+        return private
+    with ExitStack() as stack, several.leading(trainable, records):
         where = Run.at(run) if isinstance(run, str | Path) else run
         if where is not None:
             scheduler_states(schedulers)  # refuses what no checkpoint can hold
@@ -141,7 +152,7 @@ def make_private(
             path = None if where is None else where.ledger
             ledger = Ledger(target_epsilon, target_delta, path=path, planned=[(plan.event, what, part)])
         ledger.refuse_add_remove()
-        training = Training(plan, trainable, records, optimiser)
+        training = Training(plan, several.replicas(trainable), records, optimiser)
         refuse_single_precision(plan, trainable, records)
         with keep_random_state(set()):
             records.batch(np.arange(0))  # an empty draw, too, must be collated
@@ -149,6 +160,7 @@ def make_private(
         private._begin(what, part, seed, stack)
         if private._begun is not None:  # of a finished run nothing is left to hold
             private._open = weakref.finalize(private, stack.pop_all().close)
+        several.end(private._place)
     return private
 
 
@@ -197,40 +209,63 @@ class PrivateLoop:
         self, training: Training, model: TrainableModule, ledger: Ledger, run: Run | None, schedulers: Sequence[Any]
     ) -> None:
         self.ledger, self.run = ledger, run
-        self._training, self._schedulers = training, schedulers
+        self._training, self._schedulers, self._several = training, schedulers, processes()
         self._model: TrainableModule = model
         self._optimizer: Any = training.optimiser
         self._trained = _trainable(self._model.model)
         self._one_at_a_time = Lock()
         self._waiting: list[tuple[int, int]] | None = None
         self._batch: Any = None
+        self._seeds: list[int] | None = None
+        self._total = 0
         self._state: TrainingState | None = None
         self._begun: Underway | None = None
         self._open: Any = None
         self._over = False
+        self._is_kept = run is not None
 
     def _begin(self, what: str, part: str, seed: int | None, stack: ExitStack) -> None:
         """Get a key and an entry in the ledger: a model that cannot be trained privately is refused before the
         charge."""
         begun = begin(self._training, self.ledger, self.run, seed, what, part, stack)
         if isinstance(begun, int):
-            self._state = TrainingState(begun, self.plan.l2_clip, {}, None)
+            self._state, self._total = TrainingState(begun, self.plan.l2_clip, {}, None), begun
             self._over = True
             return
-        self._begun, self._state, self._charged = begun, begun.state, begun.charged
+        self._begun, self._state, self._total, self._charged = begun, begun.state, begun.total, begun.charged
         in_memory = self.run is None and self.ledger.path is None
         self._block = 1 if in_memory else max(1, self.plan.steps // BLOCKS)
         if self.run is None:
             return
         self._optimizer.over(self._model.parameters, self._state.optimiser)
-        if len(begun.extra) == len(self._schedulers):
-            for scheduler, state in zip(self._schedulers, begun.extra, strict=True):
-                scheduler.load_state_dict(read_state(state))
-        elif self._charged:  # else nothing was drawn, and there is nothing to set back
+        if len(begun.extra) != len(self._schedulers) and self._charged:  # else there is nothing to set back
             raise RunError(
                 f"{self.run.folder} was started with {len(begun.extra)} schedulers, not {len(self._schedulers)}: pass "
                 "the same in `schedulers=`"
             )
+        self._set_back(begun.extra)
+
+    def _set_back(self, states: Sequence[Any]) -> None:
+        for scheduler, state in zip(self._schedulers, states, strict=False):
+            scheduler.load_state_dict(read_state(state))
+
+    def _place(self) -> "_Place":
+        """Where the process that leads begins, for the others."""
+        weights = {name: value.cpu() for name, value in self._model.weights().items()}
+        extra = () if self._begun is None else self._begun.extra
+        return _Place(
+            self.plan, self.ledger.document(), weights, self._state_now, self._total, self._over, extra, self._is_kept
+        )
+
+    def _join(self, place: "_Place") -> None:
+        """Take part in a training that another process leads."""
+        self.ledger.mirror(place.ledger)
+        self._model.load(place.weights)
+        self._state, self._total = place.state, place.total
+        self._over, self._is_kept = place.over, place.is_kept
+        if not self._over:
+            self._optimizer.over(self._model.parameters, self._state.optimiser)
+            self._set_back(place.extra)
 
     @property
     def plan(self) -> Plan:
@@ -255,9 +290,7 @@ class PrivateLoop:
     @property
     def _steps(self) -> int:
         """All that can be drawn: the plan's, except those lost to a change of environment."""
-        if self._over:
-            return self._state_now.done
-        return self._underway.total
+        return self._total
 
     @property
     def _underway(self) -> Underway:
@@ -276,7 +309,7 @@ class PrivateLoop:
 
         A loop whose run is finished has none left; one that was closed before raises LoopError.
         """
-        if not self._over:
+        if not (self._over or self._several.rank):
             self._streams()
         if self.drawn == self._steps and not self._over:
             raise LoopError(f"all {self._steps} planned steps are drawn: a longer training needs its own plan")
@@ -292,7 +325,7 @@ class PrivateLoop:
             self._step(x, y)
 
     def _step(self, x: Any, y: Any) -> None:
-        state, streams = self._state_now, self._streams()
+        state = self._state_now
         module, parameters = self._model.model, self._model.parameters
         if self._waiting is None:
             raise LoopError("no batch is waiting: call step once for each batch that batches() gives")
@@ -305,19 +338,24 @@ class PrivateLoop:
         optimizer = self._optimizer.over(parameters, state.optimiser)
         check_parameters(optimizer, parameters.values(), module.parameters())
         self._model.refuse_changes()
-        augmentation = streams.generator(Stream.AUGMENTATION, state.done)
-        found = self._model.clipped_sum_of(x, y, state.l2_clip, augmentation)
-        self._admit(found)
-        # From here on something is released, and the batch is used up whatever happens.
+        found = self._several.summed(
+            lambda: self._model.clipped_sum_of(x, y, state.l2_clip, self._augmentation(state.done))
+        )
+        gradient, next_clip = self._several.released(found, partial(self._released, found))
         self._waiting = self._batch = None
         for parameter in module.parameters():
             parameter.grad = None  # one that somebody left on a frozen parameter would move it, without clip or noise
-        gradient, next_clip = dpsgd.release(found, state.l2_clip, self.plan, streams, state.done)
         self._training.update(state, parameters, gradient, next_clip)
-        if self.run is not None and state.done == self._steps:
-            self._underway.finish()
+        if self._is_kept and state.done == self._steps:
+            self._several.first(lambda: self._underway.finish())
             self._over = True
             self.close()
+
+    def _released(self, found: ClippedSum) -> tuple[Weights, float]:
+        self._admit(found)
+        # From here on something is released, and the batch is used up whatever happens.
+        self._waiting = self._batch = None
+        return dpsgd.release(found, self._state_now.l2_clip, self.plan, self._streams(), self._state_now.done)
 
     def _admit(self, found: ClippedSum) -> None:
         """The step must not repeat a lost one with other sums; if it is new, that is on disk before its release."""
@@ -350,10 +388,22 @@ class PrivateLoop:
             self._open()
 
     def _draw(self, last: int) -> tuple[Any, Any]:
-        state, streams = self._state_now, self._streams()
+        step, records = self._state_now.done, self._training.records
         if self._waiting is not None:
             raise LoopError("call step(x, y) on the last batch before drawing the next")
         self._model.refuse_changes()
+        indices, self._seeds, ledger = self._several.first(partial(self._paid_draw, last))
+        if self._several.rank:
+            self.ledger.mirror(ledger)
+        own = self._several.shard(indices, len(records))
+        x, y = self._model.gathered(records, own, self._augmentation(step))
+        # Held here, so that its identity cannot pass to another object.
+        self._waiting, self._batch = _identity(x, y), (x, y)
+        return x, y
+
+    def _paid_draw(self, last: int) -> tuple[NDArray[np.int64], list[int] | None, dict[str, Any]]:
+        """The next step's records, what other processes draw their augmentation from, and the ledger that has paid."""
+        state, streams = self._state_now, self._streams()
         if state.done == self._charged:
             if self.run is not None:  # before a block is charged: all that is needed to repeat its steps
                 self._optimizer.export(self._model.parameters, state.optimiser)  # schedulers change its learning rate
@@ -361,11 +411,29 @@ class PrivateLoop:
             # Blocks end at multiples of their length: batches asked for in small portions cost no more than at once.
             self._charged = min(last, (state.done // self._block + 1) * self._block)
             self._underway.charge(self._charged)
-        indices = self.plan.sampler.draw(streams, state.done)
-        x, y = self._model.gathered(self._training.records, indices, streams.generator(Stream.AUGMENTATION, state.done))
-        # Held here, so that its identity cannot pass to another object.
-        self._waiting, self._batch = _identity(x, y), (x, y)
-        return x, y
+        seeds = self._several.seeds(streams.generator(Stream.AUGMENTATION, state.done))
+        ledger = {} if self._several.size == 1 else self.ledger.document()
+        return self.plan.sampler.draw(streams, state.done), seeds, ledger
+
+    def _augmentation(self, step: int) -> np.random.Generator:
+        """What this process draws at random in its shard of a step."""
+        if self._seeds is None:
+            return self._streams().generator(Stream.AUGMENTATION, step)
+        return np.random.default_rng(self._seeds[self._several.rank])
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a loop begins, as one process tells the others."""
+
+    plan: Plan
+    ledger: dict[str, Any]
+    weights: Weights
+    state: TrainingState
+    total: int
+    over: bool
+    extra: Sequence[Any]
+    is_kept: bool
 
 
 def _trainable(model: nn.Module) -> list[int]:
