@@ -59,6 +59,7 @@ from .last_iterate import largest_learning_rate as largest_learning_rate
 from .linear import LinearClassifier as LinearClassifier
 from .linear import check_labels as check_labels
 from .linear import linear_scores as linear_scores
+from .make_private import make_private as make_private
 from .modules import FrozenFirst as FrozenFirst
 from .modules import MixingModule as MixingModule
 from .modules import TrainableModule as TrainableModule
@@ -82,7 +83,6 @@ from .plan import cached_plan as cached_plan
 from .plan import plan_from_json as plan_from_json
 from .private_loop import LoopError as LoopError
 from .private_loop import PrivateLoop as PrivateLoop
-from .private_loop import make_private as make_private
 from .recipes import NAMES as NAMES
 from .recipes import RECIPES as RECIPES
 from .recipes import TABLE_12 as TABLE_12

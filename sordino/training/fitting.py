@@ -28,6 +28,7 @@ from sordino.training.modules import TrainableModule, load_linear
 from sordino.training.optimisers import Averaging, Weights, as_optimiser
 from sordino.training.plan import Plan, plan_from_json
 from sordino.training.resuming import begin
+from sordino.training.sharding import is_sharded
 
 BLOCKS = 20
 
@@ -243,6 +244,8 @@ def as_trainable(model: Any, loss: Loss | None = None) -> Trainable:
         raise ValueError(
             f"a model is an nn.Module, a function that builds one, or one of sordino's, not {type(model).__name__}"
         )
+    if isinstance(model, nn.Module) and is_sharded(model):
+        raise ValueError("fit trains whole modules: pass one that fully_shard has cut to make_private")
     if loss is None:
         raise ValueError('a module needs a loss with one number an example: loss=nn.CrossEntropyLoss(reduction="none")')
     return TrainableModule(model, loss)

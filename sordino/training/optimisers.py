@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from sordino.gradients import keep_random_state
 from sordino.training.schedules import Schedule, check_rate, rate_at
+from sordino.training.sharding import cut_as, local
 
 Weights = dict[str, Tensor]
 State = dict[str, Weights]
@@ -284,7 +285,7 @@ def _restored(optimizer: Optimizer, parameters: Weights, state: State) -> Optimi
             continue
         for parameter, kept in values.items():
             value = {"bool": bool, "int": int, "float": float}[kind](kept.item()) if kind else kept
-            optimizer.state[parameters[parameter]][name] = value
+            optimizer.state[parameters[parameter]][name] = cut_as(value, parameters[parameter])
     return optimizer
 
 
@@ -309,7 +310,7 @@ def _as_before(number: Tensor, usual: Any) -> Any:
 
 def _seed(gradient: Weights) -> int:
     """From the release itself: alike when a step is repeated, and else not."""
-    first = next(iter(gradient.values())).flatten()[:2].detach().cpu().contiguous()
+    first = local(next(iter(gradient.values()))).flatten()[:2].detach().cpu().contiguous()
     return int.from_bytes(first.view(torch.uint8).numpy().tobytes()[:8], "little") >> 1
 
 

@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 
 import sordino
 from sordino.budget import Ledger
@@ -33,6 +34,7 @@ from sordino.gradients import tuning
 from sordino.runs import Key, Run
 from sordino.training import SGD, Adam, LinearClassifier, Plan, PrivateLoop
 from sordino.training.plan import QuantileClip
+from sordino.training.sharding import local
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 GENERATOR = torch.Generator().manual_seed(0)
@@ -71,7 +73,8 @@ def stepped(private: PrivateLoop) -> dict[str, Any]:
         private.step(x, y)
     count = private.ledger.entries[0].count
     weights = {name: value.clone() for name, value in private._model.weights().items()}
-    return {"weights": weights, "sizes": sizes, "epsilon": private.epsilon(), "count": count, "clip": private.l2_clip}
+    facts = {"epsilon": private.epsilon(), "clip": private.l2_clip, "network": os.readlink("/proc/self/ns/net")}
+    return {"weights": weights, "sizes": sizes, "count": count, **facts}
 
 
 def own_loop(folder: Path) -> dict[str, Any]:
@@ -110,6 +113,34 @@ def noise(folder: Path) -> dict[str, Any]:
 
 def first_output(output: Tensor, y: Tensor) -> Tensor:
     return output[:, 0]
+
+
+def sharded(folder: Path, run: str = "sharded", stop: int = 60) -> dict[str, Any]:
+    """A run by FSDP2: each process has a part of the weights and of the optimiser's state."""
+    model = network()
+    for layer in (model[0], model[2], model) if dist.is_initialized() else ():  # type: ignore[index]
+        fully_shard(layer)
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 20)
+    private = sordino.make_private(
+        *(model, optimizer, LOSS, (X, Y)),
+        **{"target_epsilon": 5.0, "target_delta": 1e-4, "expected_batch_size": 40, "epochs": 12, "l2_clip": 0.5},
+        **{"physical_batch": 16, "run": folder / run, "seed": 4, "schedulers": [scheduler]},
+    )
+    for x, y in private.batches(stop - private.drawn):
+        private.step(x, y)
+        scheduler.step()
+    held = sum(local(value).numel() for values in optimizer.state.values() for value in values.values())
+    private.close()
+    with torch.no_grad():
+        outputs = model(X)
+    return {"weights": private._model.weights(), "held": held, "outputs": outputs, "drawn": private.drawn}
+
+
+def cut_short(folder: Path) -> dict[str, Any]:
+    """The same, left in the middle of a block, and resumed by another model."""
+    sharded(folder, "resumed", stop=32)
+    return sharded(folder, "resumed")
 
 
 def killed(folder: Path, at: int = KILLED_AT, seed: int | None = None) -> dict[str, Any]:
@@ -157,7 +188,19 @@ def commands(folder: Path, arguments: list[str]) -> dict[str, Any]:
     raise AssertionError("a command ends by SystemExit")
 
 
-PROGRAMS: list[Any] = [own_loop, small_draws, fitted, noise, killed, resumed, failing, other_records, commands]
+PROGRAMS: list[Any] = [
+    own_loop,
+    small_draws,
+    fitted,
+    noise,
+    sharded,
+    cut_short,
+    killed,
+    resumed,
+    failing,
+    other_records,
+    commands,
+]
 
 
 def one_of_them(names: list[str], folder: Path, own_rank: int, options: dict[str, Any]) -> None:
@@ -297,6 +340,47 @@ def test_several_processes_train_as_one_does(size: int, processes: Processes, tm
         assert torch.equal(one["weights"]["weight"], noises[0]["weights"]["weight"])
         assert one["weights"]["weight"].std().item() == pytest.approx(one["deviation"], rel=0.02)
         assert one["epsilon"] == noise(tmp_path)["epsilon"] <= 5
+
+
+def test_a_model_in_shards_trains_as_a_whole_one(processes: Processes, tmp_path: Path) -> None:
+    found, again = processes.results(tmp_path, 2, "sharded", "cut_short")
+    alone = sharded(tmp_path, "alone")
+    for one in (*found, *again):
+        assert_same_weights(one["weights"], alone["weights"])
+        torch.testing.assert_close(one["outputs"], alone["outputs"], rtol=0, atol=1e-4)
+        assert one["drawn"] == 60
+    moments = 2 * sum(value.numel() for value in alone["weights"].values())
+    assert alone["held"] == moments + 4  # steps are counted for each weight
+    assert sum(one["held"] for one in found) == moments + 8
+
+
+@pytest.fixture
+def networks() -> Iterator[tuple[str, str]]:
+    """Two networks of the kernel's, as on two machines, with a cable between them; each has the name of its end."""
+    names = one, other = f"s{os.getpid()}a", f"s{os.getpid()}b"
+    orders = [f"netns add {one}", f"netns add {other}"]
+    orders += [f"link add {one} netns {one} type veth peer name {other} netns {other}"]
+    for place, name in enumerate(names):
+        orders += [f"-n {name} addr add 10.91.0.{place + 1}/24 dev {name}", f"-n {name} link set {name} up"]
+    try:
+        for order in orders:
+            done = subprocess.run(["ip", *order.split()], capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"this system makes no networks here: {done.stderr.strip()}")
+        yield names
+    except FileNotFoundError:
+        pytest.skip("this system has no `ip` (Debian's iproute2)")
+    finally:
+        for name in names if shutil.which("ip") else ():
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def test_machines_meet_over_a_network(processes: Processes, networks: tuple[str, str], tmp_path: Path) -> None:
+    [found] = processes.results(tmp_path, 2, "own_loop", networks=networks, address="10.91.0.1")
+    alone = own_loop(tmp_path)
+    assert len({alone["network"], *(one["network"] for one in found)}) == 3
+    for one in found:
+        assert_same_weights(one["weights"], alone["weights"])
 
 
 def test_a_killed_process_ends_the_others_and_the_run_resumes(processes: Processes, tmp_path: Path) -> None:
