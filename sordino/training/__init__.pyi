@@ -29,8 +29,6 @@ from .description import as_expected as as_expected
 from .description import loaded_module as loaded_module
 from .description import loaded_training as loaded_training
 from .description import request_of as request_of
-from .distribution import are_several as are_several
-from .distribution import started_by_torchrun as started_by_torchrun
 from .dpsgd import ClippedSum as ClippedSum
 from .dpsgd import Steps as Steps
 from .dpsgd import Trainable as Trainable
@@ -46,6 +44,8 @@ from .fitting import fitting as fitting
 from .heads import LinearHead as LinearHead
 from .heads import NetworkHead as NetworkHead
 from .heads import cross_entropy as cross_entropy
+from .helping import are_several as are_several
+from .helping import started_by_torchrun as started_by_torchrun
 from .large_rates import L2_CLIP as L2_CLIP
 from .large_rates import LARGE_RATES as LARGE_RATES
 from .large_rates import USUAL_SCALE as USUAL_SCALE

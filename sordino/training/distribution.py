@@ -7,14 +7,13 @@ process calls at the same place.
 """
 
 import atexit
-import os
 import pickle
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,9 +22,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils import _pytree as pytree
 
-from sordino.data import ArrayRecords, Records, array_fingerprint
+from sordino.data import Records, array_fingerprint
 from sordino.gradients import keep_random_state
 from sordino.mechanisms import Streams
 from sordino.runs import RunError, digest, environment
@@ -96,27 +94,20 @@ class Several(OneProcess):
     sums without noise, an example's shard): it must be trusted or encrypted, and all processes must be trusted alike.
     """
 
+    compares = True
+    """Whether every process has all records."""
+
     def __init__(self) -> None:
         self.rank, self.size, self._world = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
         # Whatever the default group's backend is: orders are not tensors on a device.
-        self._orders = dist.new_group(backend="gloo", timeout=_PATIENCE)
+        self.channel = dist.new_group(backend="gloo", timeout=_PATIENCE)
         self._sums = dist.new_group(backend="gloo")
-        self.helped = False
-        """Whether the others have no program of their own, and are sent model and records."""
 
-    @contextmanager
-    def leading(self, model: Any, records: Any) -> Iterator[None]:
-        with self._ending_others():
-            if self.helped:
-                self._order(Several.help)
-                for rank in range(1, self.size):
-                    with self._reached():
-                        parts = [model, *self._part(records, rank)]
-                        dist.send_object_list(parts, dst=rank, group=self._orders)
-            yield
+    def leading(self, model: Any, records: Any) -> AbstractContextManager[None]:
+        return self.ending_others()
 
     def end(self, result: Callable[[], Any]) -> None:
-        self._order(_End(result()))
+        self.order(End(result()))
 
     def replicas(self, model: Trainable) -> Trainable:
         return Replicas(model, self)
@@ -125,47 +116,29 @@ class Several(OneProcess):
         if self.rank:
             found: T = self.follow()
             return found
-        with self._ending_others():
+        with self.ending_others():
             value = action()
-        self._order(_End(value))
+        self.order(End(value))
         return value
 
     def follow(self, model: Any = None, records: Any = None) -> Any:
         """Do as the process that leads says; returns what it ends with, or raises its error."""
-        end = self._followed(Replicas(model, self), records)
+        end = self.followed(Replicas(model, self), records)
         if end.problem is not None:
             raise end.problem
         return end.result
 
-    def serve(self) -> None:
-        """Help with one training after the other."""
-        while not isinstance(order := self._received(), _End):
-            order(self)
-
-    def help(self) -> None:
-        """Follow with a model and records that are sent; errors are for the process that leads to show."""
-        parts: list[Any] = [None] * 3
-        with self._reached():
-            dist.recv_object_list(parts, src=0, group=self._orders)
-        model, records, before = parts
-        self._followed(Replicas(model, self, before), records)
-
-    def done(self) -> None:
-        """Nothing is left to help with."""
-        with suppress(ProcessLost):
-            self._order(_End())
-
     def leave(self) -> None:
         """Close the groups of these processes, unless that is done: threads of theirs must not outlive the program."""
         if dist.is_initialized() and dist.group.WORLD is self._world:
-            dist.destroy_process_group(self._orders)
+            dist.destroy_process_group(self.channel)
             dist.destroy_process_group(self._sums)
 
     def seeds(self, generator: np.random.Generator) -> list[int]:
         return [int(seed) for seed in generator.integers(2**63, size=self.size)]
 
     def shard(self, indices: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-        first, last = self._bounds(self.rank, n)
+        first, last = self.bounds(self.rank, n)
         return indices[(indices >= first) & (indices < last)]
 
     def summed(self, own: Callable[[], ClippedSum]) -> ClippedSum:
@@ -180,7 +153,7 @@ class Several(OneProcess):
         sums = dict(mine.sums)
         for names in together(sums):
             flat = torch.cat([mine.sums[name].flatten() for name in names])
-            with self._reached():
+            with self.reached():
                 dist.reduce(flat, dst=0, group=self._group_of(flat))
             for name, part in zip(names, flat.split([mine.sums[name].numel() for name in names]), strict=True):
                 sums[name] = part.view(mine.sums[name].shape)
@@ -191,9 +164,9 @@ class Several(OneProcess):
         if self.rank:
             next_clip = self.follow()
         else:
-            with self._ending_others():
+            with self.ending_others():
                 gradient, next_clip = release()
-            self._order(_End(next_clip))
+            self.order(End(next_clip))
         self.share(gradient)
         return gradient, next_clip
 
@@ -202,7 +175,7 @@ class Several(OneProcess):
         """Give the tensors of every process the numbers that they have in the one that leads."""
         for names in together(tensors):
             flat = torch.cat([tensors[name].detach().flatten() for name in names])
-            with self._reached():
+            with self.reached():
                 # As bytes: some backends do not know every type.
                 dist.broadcast(flat.view(torch.uint8), src=0, group=self._group_of(flat))
             for name, part in zip(names, flat.split([tensors[name].numel() for name in names]), strict=True):
@@ -217,7 +190,7 @@ class Several(OneProcess):
         except Exception as reason:
             problem, words = reason, f"{type(reason).__name__}: {reason}"
         found: list[Any] = [None] * self.size
-        with self._reached():
+        with self.reached():
             dist.all_gather_object(found, (value, words), group=self._sums)
         if problem is not None and self.rank == 0:
             raise problem
@@ -228,36 +201,36 @@ class Several(OneProcess):
 
     def ordered(self, order: Callable[..., T], *where: Any) -> T:
         """Carried out by every process."""
-        self._order(order)
+        self.order(order)
         return order(*where)
 
-    def _order(self, order: Any) -> None:
-        with self._reached():
-            dist.broadcast_object_list([order], src=0, group=self._orders)
+    def order(self, order: Any) -> None:
+        with self.reached():
+            dist.broadcast_object_list([order], src=0, group=self.channel)
 
-    def _received(self) -> Any:
+    def received(self) -> Any:
         received: list[Any] = [None]
-        with self._reached():
-            dist.broadcast_object_list(received, src=0, group=self._orders)
+        with self.reached():
+            dist.broadcast_object_list(received, src=0, group=self.channel)
         return received[0]
 
-    def _followed(self, replicas: "Replicas", records: Any) -> "_End":
-        while not isinstance(order := self._received(), _End):
+    def followed(self, replicas: "Replicas", records: Any) -> "End":
+        while not isinstance(order := self.received(), End):
             with suppress(ProcessFailed):  # the process that leads knows, and ends it
                 order(replicas, records)
         return order
 
     @contextmanager
-    def _ending_others(self) -> Iterator[None]:
+    def ending_others(self) -> Iterator[None]:
         try:
             yield
         except BaseException as problem:
             with suppress(ProcessLost):
-                self._order(_End(problem=_sendable(problem)))
+                self.order(End(problem=_sendable(problem)))
             raise
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def reached(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as problem:
@@ -269,20 +242,12 @@ class Several(OneProcess):
     def _group_of(self, tensor: Tensor) -> dist.ProcessGroup | None:
         return self._sums if tensor.device.type == "cpu" else None
 
-    def _bounds(self, rank: int, n: int) -> tuple[int, int]:
+    def bounds(self, rank: int, n: int) -> tuple[int, int]:
         return rank * n // self.size, (rank + 1) * n // self.size
-
-    def _part(self, records: Records, rank: int) -> tuple[Records, int]:
-        """What a process needs of the records, and how many come before it: of arrays its shard alone."""
-        if type(records) is not ArrayRecords or len(records) < self.size:
-            return records, 0
-        first, last = self._bounds(rank, len(records))
-        x, y = pytree.tree_map(lambda leaf: leaf[first:last], (records.x, records.y))
-        return ArrayRecords(x, y), first
 
 
 @dataclass(frozen=True)
-class _End:
+class End:
     """The last order of those who follow."""
 
     result: Any = None
@@ -358,7 +323,7 @@ class Replicas:
         def own() -> tuple[dict[str, Any], str]:
             chosen = mine if several.rank == 0 else self._own.choose(records, mine, share)
             found = {"model": digest(self.facts()), "way to compute gradients": chosen.get("engine")}
-            return found | ({} if several.helped else {"records": _fingerprint(records, key)}), digest(environment())
+            return found | ({"records": _fingerprint(records, key)} if several.compares else {}), digest(environment())
 
         found = several.gathered(own)
         for rank, (other, _) in enumerate(found):
@@ -414,46 +379,20 @@ def unwrapped(model: Any) -> Any:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
+_JOINED: dict[Any, Several] = {}
+
+
 def processes() -> OneProcess:
     """Those of torch's default group, if this program has one, else this process alone."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return OneProcess()
-    return _several(dist.group.WORLD)
+    if dist.group.WORLD not in _JOINED:
+        join(Several())
+    return _JOINED[dist.group.WORLD]
 
 
-@lru_cache(maxsize=1)
-def _several(group: Any) -> Several:
-    several = Several()
+def join(several: Several) -> None:
+    """Of now these are the processes of torch's default group."""
+    _JOINED.clear()
+    _JOINED[dist.group.WORLD] = several
     atexit.register(several.leave)
-    return several
-
-
-@contextmanager
-def started_by_torchrun() -> Iterator[bool]:
-    """Join the processes that torchrun has started, if it has; yields whether this one leads.
-
-    The others help until it is done, and have nothing left to do then.
-    """
-    if not are_several():
-        yield True
-        return
-    dist.init_process_group("gloo")
-    several = processes()
-    assert isinstance(several, Several)
-    several.helped = True
-    try:
-        if several.rank:
-            several.serve()
-            yield False
-        else:
-            try:
-                yield True
-            finally:
-                several.done()
-    finally:
-        dist.destroy_process_group()
-
-
-def are_several() -> bool:
-    """Whether torchrun has started this process and others."""
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", 1)) > 1

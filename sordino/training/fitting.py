@@ -105,7 +105,8 @@ def fit(
     Guarantee: the plan's event, charged to the ledger before the records it pays for are read. In a run folder a step
     that a kill has lost is repeated bit for bit or charged again: one that would sum other gradients, because the loss
     computes something else now, is refused before it is released. The key of the noise is deleted at the end, and also
-    if a new plan is refused or the training diverges.
+    if a new plan is refused or the training diverges. Where torch.distributed has several processes, all of them call
+    it, and it is that of `distribution.Several`.
 
     Parameters
     ----------

@@ -56,6 +56,7 @@ def make_private(
     """Private training in the user's own loop: `for x, y in private.batches(): private.step(x, y)`.
 
     The noise is the least that keeps all planned steps within the target; with a `ledger`, within what it has left.
+    Where torch.distributed has several processes, all of them call it; a batch is then a process's share of the draw.
 
     Parameters
     ----------

@@ -503,3 +503,26 @@ def test_what_uses_the_number_of_records_is_refused_under_add_remove(adjacency):
             ledger.refuse_add_remove()
     else:
         ledger.refuse_add_remove()
+
+
+def test_a_mirror_shows_another_ledger_and_charges_nothing(path, tmp_path):
+    kept = Ledger(2.0, 1e-5, path=path, planned=[(Repeated(STEP, 100), "training")])
+    kept.spend(Gaussian(10.0), "a mean", "other")
+    number = kept.begin(STEP, 100, "training", run="a run")
+    kept.raise_count(number, 40)
+    place = tmp_path / "elsewhere.json"
+    shown = Ledger(1.0, 1e-6, path=place)
+    before = place.read_bytes()
+    shown.mirror(json.loads(json.dumps(kept.document())))
+    assert (shown.epsilon(), shown.terms, shown.entries) == (kept.epsilon(), kept.terms, kept.entries)
+    for spend in (
+        lambda: shown.spend(Gaussian(10.0), "a mean"),
+        lambda: shown.raise_count(number, 41),
+        lambda: shown.announce(Gaussian(10.0), "a mean", "third"),
+    ):
+        with pytest.raises(LedgerError, match="rank 0 keeps this ledger"):
+            spend()
+    kept.raise_count(number, 100)
+    shown.mirror(kept.document())
+    assert shown.epsilon() == kept.epsilon()
+    assert place.read_bytes() == before

@@ -7,6 +7,7 @@ torch in each of them would take longer than all else.
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -143,11 +144,11 @@ def cut_short(folder: Path) -> dict[str, Any]:
     return sharded(folder, "resumed")
 
 
-def killed(folder: Path, at: int = KILLED_AT, seed: int | None = None) -> dict[str, Any]:
+def killed(folder: Path, at: int = KILLED_AT, victim: int = 1) -> dict[str, Any]:
     """A run of 60 steps in blocks of 3, of which a process is killed at one; weights after each step are shown."""
-    private = loop(network(), epochs=12, run=folder / "run", seed=seed)
+    private = loop(network(), epochs=12, run=folder / "run")
     for x, y in private.batches():
-        if rank() == 1 and private.drawn == at:
+        if rank() == victim and private.drawn == at:
             os.kill(os.getpid(), signal.SIGKILL)
         private.step(x, y)
         if rank() == 0:
@@ -362,6 +363,7 @@ def networks() -> Iterator[tuple[str, str]]:
     orders += [f"link add {one} netns {one} type veth peer name {other} netns {other}"]
     for place, name in enumerate(names):
         orders += [f"-n {name} addr add 10.91.0.{place + 1}/24 dev {name}", f"-n {name} link set {name} up"]
+        orders += [f"-n {name} link set lo up"]
     try:
         for order in orders:
             done = subprocess.run(["ip", *order.split()], capture_output=True, text=True, check=False)
@@ -373,6 +375,18 @@ def networks() -> Iterator[tuple[str, str]]:
     finally:
         for name in names if shutil.which("ip") else ():
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def test_the_page_on_many_devices_runs_under_torchrun(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/many-devices.md").read_text(encoding="utf-8")
+    [code], [printed] = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("python", "text"))
+    (tmp_path / "loop.py").write_text(code)
+    assert "\ntorchrun --nproc-per-node 2 loop.py\n" in page
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "loop.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == printed
+    assert (tmp_path / "runs/devices/model.safetensors").exists()
 
 
 def test_machines_meet_over_a_network(processes: Processes, networks: tuple[str, str], tmp_path: Path) -> None:
@@ -392,7 +406,6 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes(processes: Process
     assert said.count("\n") == 1
     run = Run(tmp_path / "run")
     assert Ledger.open(run.ledger).entries[0].count == 9  # in blocks of 3, and the 8th step was drawn
-    shutil.copytree(run.folder, tmp_path / "alone/run")
 
     [again] = processes.results(tmp_path, 2, "resumed")
     assert [one["count"] for one in again] == [60, 60]
@@ -405,6 +418,13 @@ def test_a_killed_process_ends_the_others_and_the_run_resumes(processes: Process
         shown = [torch.load(path) for path in (tmp_path / "shown" / str(step)).iterdir()]
         assert len(shown) == (2 if step == 7 else 1)
         assert_same_weights(shown[-1], shown[0], 0)
+
+
+def test_without_the_process_that_leads_the_others_end(processes: Processes, tmp_path: Path) -> None:
+    (first, _), (second, _) = processes.run(tmp_path, 2, "killed", options={"victim": 0})
+    assert (first, second) == (-signal.SIGKILL, 2)
+    assert "process 1 of 2 has lost another" in (tmp_path / "1.err").read_text()
+    assert Ledger.open(tmp_path / "run/ledger.json").entries[0].count == 9
 
 
 def test_another_number_of_processes_has_fresh_noise(processes: Processes, tmp_path: Path) -> None:
