@@ -13,6 +13,11 @@ from .calibration import noise_against_sample_rate as noise_against_sample_rate
 from .calibration import square_root_law as square_root_law
 from .calibration import steps_for as steps_for
 from .claims import claimed_random_search as claimed_random_search
+from .curves import PriceCurve as PriceCurve
+from .curves import curve_over_batch as curve_over_batch
+from .curves import curve_over_delta as curve_over_delta
+from .curves import curve_over_sample_rate as curve_over_sample_rate
+from .curves import epsilons as epsilons
 from .entries import Entry as Entry
 from .entries import Planned as Planned
 from .events import Adjacency as Adjacency

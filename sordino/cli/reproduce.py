@@ -14,7 +14,8 @@ def reproduce(
     paper: Annotated[
         str,
         typer.Argument(
-            help="better-features, sampling-rates, weight-distributions or privacy-aware.", show_default=False
+            help="better-features, sampling-rates, weight-distributions, privacy-aware or imagenet-scale.",
+            show_default=False,
         ),
     ],
     item: Annotated[

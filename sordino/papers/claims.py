@@ -200,6 +200,22 @@ def time(record: Record) -> Verdict:
     return Verdict(held, len(ratios), f"{min(ratios)[0]:.1f}–{max(ratios)[0]:.1f} ×")
 
 
+def recomputed(record: Record, within: float) -> Verdict:
+    """Our figures lie within this share of the paper's."""
+    ratios = [(value(row["ours"]) or 0) / (value(row["paper"]) or 1) for row in _rows(record)]
+    near = [ratio for ratio in ratios if abs(ratio - 1) <= within]
+    return Verdict(len(near), len(ratios), f"{len(near)} of {len(ratios)} within {100 * within:.0f} %")
+
+
+def minor(record: Record, column: str, most: float) -> Verdict:
+    """A tenfold smaller δ raises ε by no more than this share, from row to row."""
+    found = [value(row[column]) or 0 for row in _rows(record)]
+    steps = [after / before - 1 for before, after in pairwise(found)]
+    return Verdict(
+        sum(step <= most for step in steps), len(steps), f"+{100 * max(steps):.0f} % at most for a tenth of δ"
+    )
+
+
 _JUDGES: dict[str, Judge] = {
     judge.__name__: judge
     for judge in (
@@ -219,6 +235,8 @@ _JUDGES: dict[str, Judge] = {
         learns,
         answer,
         time,
+        recomputed,
+        minor,
     )
 }
 

@@ -56,7 +56,11 @@ class Declaration:
         """The item's record; `follows` are notes that come of the rows, and stand first."""
         known = {**self.texts, **(words or {})}
         x, y, logarithmic = self.axes
-        points = [Series(label, [x], [y], panel, points=True) for label, x, y, panel in self.beside]
+        points: dict[tuple[str, str], Series] = {}
+        for label, place, height, panel in self.beside:
+            line = points.setdefault((label, panel), Series(label, [], [], panel, points=True))
+            line.x.append(place)
+            line.y.append(height)
 
         def said(text: str) -> str:
             return re.sub(r"\{(\w+)\}", lambda match: said(known[match.group(1)]), text)
@@ -73,7 +77,7 @@ class Declaration:
             x,
             y,
             logarithmic,
-            [*series, *points],
+            [*series, *points.values()],
         )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from sordino.papers import better_features, privacy_aware, sampling_rates, weight_distributions
+from sordino.papers import better_features, imagenet_scale, privacy_aware, sampling_rates, weight_distributions
 from sordino.papers.declarations import Item, declared
 from sordino.papers.records import Record, draw
 from sordino.papers.trials import Experiment
@@ -13,6 +13,7 @@ PAPERS: dict[str, dict[str, Item]] = {
     "sampling-rates": sampling_rates.ITEMS,
     "weight-distributions": weight_distributions.ITEMS,
     "privacy-aware": privacy_aware.ITEMS,
+    "imagenet-scale": imagenet_scale.ITEMS,
 }
 
 

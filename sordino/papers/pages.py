@@ -24,6 +24,7 @@ _PAPERS = {
     "sampling-rates": "LSR: Not All Noise Is Accounted Equally (Dörmann et al. 2021)",
     "weight-distributions": "SI: Robust Differentially Private Training of Deep Neural Networks (Davody et al. 2020)",
     "privacy-aware": "PAW: the privacy-aware workflow (2022)",
+    "imagenet-scale": "INS: Toward Training at ImageNet Scale with Differential Privacy (Kurakin et al. 2022)",
 }
 _MINUTES = (
     "Minutes are those of one training on one core of a busy machine, since it was last resumed; features are computed "
