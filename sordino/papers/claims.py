@@ -216,6 +216,39 @@ def minor(record: Record, column: str, most: float) -> Verdict:
     )
 
 
+def steady(record: Record, column: str, within: float) -> Verdict:
+    """No row lies further than this below the best of the rows before it."""
+    found = [value(row[column]) or 0 for row in _rows(record)]
+    gaps = [after - max(found[:place]) for place, after in enumerate(found) if place]
+    return Verdict(sum(gap >= -within for gap in gaps), len(gaps), _range(found))
+
+
+def level(record: Record, column: str, least: str, within: float, last: int) -> Verdict:
+    """The rows with the largest `least` lie within so much of the best of them."""
+    rows = sorted(_rows(record), key=lambda row: value(row[least]) or 0)[-last:]
+    found = [value(row[column]) or 0 for row in rows]
+    return Verdict(sum(max(found) - each <= within for each in found), last, _range(found))
+
+
+def saturates(record: Record, by: Sequence[str], along: str, within: float) -> Verdict:
+    """In each group of rows equal in `by`, the last one gains at most so much over the last but one."""
+    gains = []
+    for _, group in groupby(_rows(record), key=lambda row: [row[name] for name in by]):
+        *_, before, after = sorted(group, key=lambda row: value(row[along]) or 0)
+        gains.append((value(after["ours"]) or 0) - (value(before["ours"]) or 0))
+    return Verdict(sum(gain <= within for gain in gains), len(gains), ", ".join(f"{gain:+.1f}" for gain in gains))
+
+
+def inverse(record: Record, along: str, rate: str, by: str) -> Verdict:
+    """In each group, from row to row along a growing column the best rate falls."""
+    held = of = 0
+    for _, group in groupby(_rows(record), key=lambda row: row[by]):
+        rows = sorted(group, key=lambda row: value(row[along]) or 0)
+        falls = [(value(high[rate]) or 0) < (value(low[rate]) or 0) for low, high in pairwise(rows)]
+        held, of = held + sum(falls), of + len(falls)
+    return Verdict(held, of, f"the best rate falls in {held} of {of} steps to a larger clip")
+
+
 _JUDGES: dict[str, Judge] = {
     judge.__name__: judge
     for judge in (
@@ -237,6 +270,10 @@ _JUDGES: dict[str, Judge] = {
         time,
         recomputed,
         minor,
+        steady,
+        level,
+        saturates,
+        inverse,
     )
 }
 

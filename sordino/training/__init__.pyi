@@ -72,6 +72,7 @@ from .noisy_weights import train_noisy as train_noisy
 from .optimisers import SGD as SGD
 from .optimisers import Adam as Adam
 from .optimisers import Averaging as Averaging
+from .optimisers import MeanOfIterates as MeanOfIterates
 from .optimisers import Optimiser as Optimiser
 from .optimisers import State as State
 from .optimisers import TorchOptimiser as TorchOptimiser

@@ -349,6 +349,25 @@ class Averaging:
             average[name].lerp_(value, 1 - decay)
 
 
+@dataclass(frozen=True)
+class MeanOfIterates(Averaging):
+    """The plain mean of the parameters after every step (INS, Algorithm 1), released in place of the last ones.
+
+    It never forgets its start, so it suits long runs at a constant rate; an `Averaging` forgets it. Guarantee: a
+    function of parameters that are paid for, so it costs nothing.
+    """
+
+    decay: float = field(default=0.0, init=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"average": "mean of iterates"}
+
+    @torch.no_grad()
+    def step(self, average: Weights, parameters: Weights, step: int) -> None:
+        for name, value in parameters.items():
+            average[name].lerp_(value, 1 / (step + 1))
+
+
 def _zeros(parameters: Weights) -> Weights:
     return {name: torch.zeros_like(value, requires_grad=False) for name, value in parameters.items()}
 

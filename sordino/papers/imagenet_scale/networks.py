@@ -1,0 +1,102 @@
+"""What INS's experiments train here: images in parts, and narrow forms of its networks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sordino import models
+from sordino.data import load
+from sordino.features import Pixels, as_array
+from sordino.training import USUAL_SCALE
+
+PUBLIC, PRIVATE = "cifar-10, classes 0 to 4", "cifar-10, classes 5 to 9"
+"""In the place of Places365 and ImageNet: images of the same kind and other things."""
+_HALF = 5
+_PARTS = {PUBLIC: range(_HALF), PRIVATE: range(_HALF, 2 * _HALF)}
+_EIGHTH = 8
+_PASSED = 500
+
+
+@dataclass(frozen=True)
+class ImageParts:
+    """Training images, others held out of them to choose settings by, and test images."""
+
+    x: Tensor
+    y: NDArray[np.int64]
+    held_x: Tensor
+    held_y: NDArray[np.int64]
+    test_x: Tensor
+    test_y: NDArray[np.int64]
+
+    @property
+    def classes(self) -> int:
+        return int(max(self.y.max(), self.held_y.max(), self.test_y.max())) + 1
+
+
+@lru_cache(maxsize=3)
+def image_parts(dataset: str, records: int, held_out: int, tested: int | None) -> ImageParts:
+    """So many training images drawn at random, others held out, and the first test images; classes count from 0."""
+    name, classes = dataset.partition(",")[0], _PARTS.get(dataset)
+    data, pixels = _loaded(name), Pixels(*USUAL_SCALE[name])
+
+    def of(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.arange(len(labels)) if classes is None else np.flatnonzero(np.isin(labels, classes))
+
+    def taken(split: str, rows: NDArray[np.int64]) -> tuple[Tensor, NDArray[np.int64]]:
+        part = getattr(data, split)
+        return torch.as_tensor(as_array(pixels(part.x[rows]))), part.y[rows] - (classes.start if classes else 0)
+
+    order = np.random.default_rng(0).permutation(of(data.train.y))
+    x, y = taken("train", np.sort(order[held_out:][:records]))
+    held_x, held_y = taken("train", np.sort(order[:held_out]))
+    test_x, test_y = taken("test", of(data.test.y)[:tested])
+    return ImageParts(x, y, held_x, held_y, test_x, test_y)
+
+
+_loaded = lru_cache(maxsize=1)(load)
+
+
+def pooled_cnn(classes: int = 10) -> nn.Sequential:
+    """A small network on 28×28 images that are pooled to 14×14 first: 1,898 parameters, a tenth of the time."""
+    return nn.Sequential(
+        nn.AvgPool2d(2),
+        *(nn.Conv2d(1, 8, 3), nn.MaxPool2d(2), nn.Tanh()),
+        *(nn.Conv2d(8, 16, 3), nn.MaxPool2d(2), nn.Tanh()),
+        *(nn.Flatten(), nn.Linear(64, classes)),
+    )
+
+
+def resnet_18(classes: int = 10, width: int = _EIGHTH) -> nn.Sequential:
+    return models.resnet18_v2(classes=classes, width=width, small_images=True)
+
+
+def resnet_50(classes: int = 10, width: int = _EIGHTH) -> nn.Sequential:
+    return models.resnet50_v2(classes=classes, width=width, small_images=True)
+
+
+NETWORKS: dict[str, Callable[[int], nn.Sequential]] = {
+    "pooled CNN": pooled_cnn,
+    "CNN": models.mnist_cnn,
+    "ResNet-18, 1/8": resnet_18,
+    "ResNet-50, 1/8": resnet_50,
+    "ResNet-18": partial(resnet_18, width=64),
+    "ResNet-50": partial(resnet_50, width=64),
+}
+
+
+@torch.no_grad()
+def in_pieces(model: nn.Module, x: Tensor) -> Tensor:
+    """What the model makes of these images, a few at a time."""
+    return torch.cat([model(piece) for piece in x.split(_PASSED)])
+
+
+def share_right(model: nn.Module, x: Tensor, y: NDArray[np.int64]) -> float:
+    """Accuracy in evaluation mode."""
+    was, found = model.training, in_pieces(model.eval(), x).argmax(dim=1).numpy()
+    model.train(was)
+    return float(np.mean(found == y))
