@@ -249,6 +249,26 @@ def inverse(record: Record, along: str, rate: str, by: str) -> Verdict:
     return Verdict(held, of, f"the best rate falls in {held} of {of} steps to a larger clip")
 
 
+def beats_scratch(record: Record) -> Verdict:
+    """Every row that starts from public weights is above the one from scratch, of the same epochs or else the last."""
+    rows = _rows(record)
+    scratch = [row for row in rows if row["frozen groups"] == "scratch"]
+    gaps = []
+    for row in (row for row in rows if row["frozen groups"] != "scratch"):
+        same = [other for other in scratch if other["epochs"] == row["epochs"]] or scratch[-1:]
+        gaps.append((value(row["ours"]) or 0) - (value(same[0]["ours"]) or 0))
+    return Verdict(sum(gap > 0 for gap in gaps), len(gaps), f"{min(gaps):+.1f} to {max(gaps):+.1f} points")
+
+
+def sizes(record: Record, low: str, high: str) -> Verdict:
+    """The network `high` is ahead of `low` at the least σ and behind it at the largest."""
+    of = {(row["network"], value(row["σ"])): value(row["ours"]) or 0 for row in _rows(record)}
+    noise = [sigma for name, sigma in of if name == low]
+    gaps = [of[high, sigma] - of[low, sigma] for sigma in noise]
+    said = ", ".join(f"{gap:+.1f}" for gap in gaps)
+    return Verdict((gaps[0] > 0) + (gaps[-1] < 0), 2, f"{said} points from no noise to most")
+
+
 _JUDGES: dict[str, Judge] = {
     judge.__name__: judge
     for judge in (
@@ -274,6 +294,8 @@ _JUDGES: dict[str, Judge] = {
         level,
         saturates,
         inverse,
+        beats_scratch,
+        sizes,
     )
 }
 

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from sordino.budget import (
-    PriceCurve,
     PoissonGaussian,
+    PriceCurve,
     Repeated,
     calibration,
     curve_over_batch,

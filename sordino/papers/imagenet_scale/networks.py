@@ -1,5 +1,6 @@
 """What INS's experiments train here: images in parts, and narrow forms of its networks."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -8,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sordino import models
 from sordino.data import load
@@ -32,15 +34,15 @@ class ImageParts:
     held_y: NDArray[np.int64]
     test_x: Tensor
     test_y: NDArray[np.int64]
-
-    @property
-    def classes(self) -> int:
-        return int(max(self.y.max(), self.held_y.max(), self.test_y.max())) + 1
+    classes: int
 
 
 @lru_cache(maxsize=3)
-def image_parts(dataset: str, records: int, held_out: int, tested: int | None) -> ImageParts:
-    """So many training images drawn at random, others held out, and the first test images; classes count from 0."""
+def image_parts(dataset: str, records: int, held_out: int, tested: int | None, pooled: bool = False) -> ImageParts:
+    """So many training images drawn at random, others held out, and the first test images; classes count from 0.
+
+    `pooled` halves their sides.
+    """
     name, classes = dataset.partition(",")[0], _PARTS.get(dataset)
     data, pixels = _loaded(name), Pixels(*USUAL_SCALE[name])
 
@@ -49,13 +51,15 @@ def image_parts(dataset: str, records: int, held_out: int, tested: int | None) -
 
     def taken(split: str, rows: NDArray[np.int64]) -> tuple[Tensor, NDArray[np.int64]]:
         part = getattr(data, split)
-        return torch.as_tensor(as_array(pixels(part.x[rows]))), part.y[rows] - (classes.start if classes else 0)
+        images = torch.as_tensor(as_array(pixels(part.x[rows])))
+        return functional.avg_pool2d(images, 2) if pooled else images, part.y[rows] - (classes.start if classes else 0)
 
     order = np.random.default_rng(0).permutation(of(data.train.y))
     x, y = taken("train", np.sort(order[held_out:][:records]))
     held_x, held_y = taken("train", np.sort(order[:held_out]))
     test_x, test_y = taken("test", of(data.test.y)[:tested])
-    return ImageParts(x, y, held_x, held_y, test_x, test_y)
+    count = len(classes or data.facts.classes or ())
+    return ImageParts(x, y, held_x, held_y, test_x, test_y, count)
 
 
 _loaded = lru_cache(maxsize=1)(load)
@@ -79,13 +83,33 @@ def resnet_50(classes: int = 10, width: int = _EIGHTH) -> nn.Sequential:
     return models.resnet50_v2(classes=classes, width=width, small_images=True)
 
 
-NETWORKS: dict[str, Callable[[int], nn.Sequential]] = {
+SIMPLE_VGGS = (
+    "32(2)-64(2)-128(2)-128",
+    "16(2)-32(2)-64(2)-128",
+    "64(2)-128(2)-256(2)-128",
+    "32(1)-64(1)-128(1)-128",
+    "32(3)-64(3)-128(3)-128",
+    "32(2)-128",
+    "32(2)-64(2)-128",
+)
+"""The one that others used, and two others each in channels, layers of a block, and blocks."""
+
+
+def _simple_vgg(description: str, narrower: int = 1, side: int = 32, classes: int = 10) -> nn.Sequential:
+    """With so many times fewer channels and units."""
+    narrow = re.sub(r"(\d+)(?=\(|$)", lambda match: str(int(match[1]) // narrower), description)
+    return models.simple_vgg(narrow, classes=classes, side=side)
+
+
+NETWORKS: dict[str, Callable[..., nn.Sequential]] = {
     "pooled CNN": pooled_cnn,
     "CNN": models.mnist_cnn,
     "ResNet-18, 1/8": resnet_18,
     "ResNet-50, 1/8": resnet_50,
     "ResNet-18": partial(resnet_18, width=64),
     "ResNet-50": partial(resnet_50, width=64),
+    **{f"simpleVGG-{name}": partial(_simple_vgg, name) for name in SIMPLE_VGGS},
+    **{f"simpleVGG-{name}, 1/4": partial(_simple_vgg, name, 4, 16) for name in SIMPLE_VGGS},
 }
 
 

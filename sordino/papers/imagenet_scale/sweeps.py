@@ -1,4 +1,4 @@
-"""INS's sweeps by one network: epochs at a fixed ε, clip against learning rate, and noise in proportion to the batch."""
+"""INS's sweeps by one network: epochs at a fixed ε, clip and learning rate, and noise in proportion to the batch."""
 
 from dataclasses import replace
 from typing import Any
@@ -70,9 +70,7 @@ def batches(experiment: Experiment, item: Declaration) -> Record:
         trial = _training(experiment, item, noise_multiplier=sigma, learning_rate=item.given["rate"], epochs=1)
         found = experiment.run(replace(trial, batch=batch, epochs=steps * batch / n))
         ours = percent([found["accuracy"]])
-        rows.append(
-            [1024 * units, paper_epochs, paper_epsilon, theirs, batch, steps, sigma, found["epsilon"], ours, 1]
-        )
+        rows.append([1024 * units, paper_epochs, paper_epsilon, theirs, batch, steps, sigma, found["epsilon"], ours, 1])
     return item.record(experiment, rows)
 
 

@@ -1,4 +1,4 @@
-"""INS's training as a trial: Nesterov momentum, warm-up and cosine, weight decay in the loss, and as much noise as asked.
+"""INS's training as a trial: Nesterov momentum, warm-up and cosine, weight decay in the loss, noise as asked.
 
 A trial examines held-out training images, by which settings are chosen, and test images, which the tables report.
 """
@@ -27,39 +27,49 @@ UNCLIPPED = 1e6
 """A clip that no gradient reaches: plain SGD by the same code."""
 _MOMENTUM, _DECAY, _WARMUP = 0.9, 1e-4, 0.1
 _PUBLIC_BATCH, _PUBLIC_RATE = 128, 0.1
-_choices: dict[tuple[str, int | None], Choices] = {}
+_choices: dict[tuple[Any, ...], Choices] = {}
 """The engine's choices for a network, measured once in a process."""
 
 
 @dataclass(frozen=True)
-class PublicTraining:
+class PublicTraining(Trial):
     """A network trained on public images without privacy, kept as a file: what fine-tuning starts from."""
+
+    kind: ClassVar[str] = "public images"
 
     network: str
     epochs: int
-    records: int
+    records: int = 25_000
     dataset: str = PUBLIC
+    pooled: bool = False
+    tested: int | None = None
+
+    def quick(self) -> Self:
+        return replace(self, epochs=1, records=64, tested=24)
+
+    def compute(self, folder: Path, say: Say) -> Result:
+        begun, model, parts = time.process_time(), self.module(folder.parent, say), self._parts
+        right = share_right(model, parts.test_x, parts.test_y)
+        return {"trial": str(self), "accuracy": right, "seconds": time.process_time() - begun}
 
     def module(self, folder: Path, say: Say) -> nn.Sequential:
         """The network with its weights, trained first if the file is not there."""
-        parts = image_parts(self.dataset, self.records, 0, None)
-        model = NETWORKS[self.network](parts.classes)
-        file = folder / f"{self}.safetensors"
-        if file.exists():
-            model.load_state_dict(load_file(file))
-            return model
-        say(f"{self}: training on public images")
+        parts, file = self._parts, folder / "public" / f"{self.key}.safetensors"
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            model = NETWORKS[self.network](parts.classes)
+            model = NETWORKS[self.network](classes=parts.classes)
+            if file.exists():
+                model.load_state_dict(load_file(file))
+                return model
+            say(f"{self}: training on public images")
             self._train(model, parts)
         file.parent.mkdir(parents=True, exist_ok=True)
         save_file(model.state_dict(), file)
         return model
 
-    def accuracy(self, folder: Path, say: Say) -> float:
-        parts = image_parts(self.dataset, self.records, 0, None)
-        return share_right(self.module(folder, say), parts.test_x, parts.test_y)
+    @property
+    def _parts(self) -> ImageParts:
+        return image_parts(self.dataset, self.records, 0, self.tested, self.pooled)
 
     def _train(self, model: nn.Module, parts: ImageParts) -> None:
         total = self.epochs * -(-len(parts.y) // _PUBLIC_BATCH)
@@ -70,13 +80,13 @@ class PublicTraining:
             for rows in torch.randperm(len(labels)).split(_PUBLIC_BATCH):
                 optimiser.param_groups[0]["lr"] = rates.rate(step)
                 optimiser.zero_grad()
-                mirrored = parts.x[rows].flip(-1) if step % 2 else parts.x[rows]
-                cross_entropy(model(mirrored), labels[rows]).mean().backward()
+                seen = parts.x[rows].flip(-1) if step % 2 else parts.x[rows]  # every other batch mirrored
+                cross_entropy(model(seen), labels[rows]).mean().backward()
                 optimiser.step()
                 step += 1
 
     def __str__(self) -> str:
-        return f"{self.network}, {self.epochs} epochs on {self.records} of {self.dataset}".replace("/", "-")
+        return f"{self.network}, {self.epochs} epochs on {self.records:,} of {self.dataset}"
 
 
 @dataclass(frozen=True)
@@ -102,6 +112,8 @@ class PrivateTraining(Trial):
     """Weights to start from, but for the last layer."""
     frozen: int = 0
     """Groups of layers that stay as they were on public images."""
+    pooled: bool = False
+    """Images of half the sides."""
     average: str | None = None
     """What is released in place of the last weights: one of AVERAGES."""
     seed: int = 0
@@ -109,11 +121,10 @@ class PrivateTraining(Trial):
     def quick(self) -> Self:
         few = replace(self, batch=24, epochs=0.5, records=96, held_out=24, tested=24, delta=1e-3)
         if self.start is not None:
-            few = replace(few, start=replace(self.start, epochs=1, records=64))
-        network = {"CNN": "pooled CNN"}.get(self.network, self.network)
+            few = replace(few, start=self.start.quick())
         if self.epsilon is not None:
             few = replace(few, epsilon=3.0)
-        return replace(few, network=network, noise_multiplier=self.noise_multiplier and 1.0)
+        return replace(few, noise_multiplier=self.noise_multiplier and 1.0)
 
     def compute(self, folder: Path, say: Say) -> Result:
         return resumed_or_restarted(folder, lambda run: self._trained(run, say))
@@ -131,11 +142,11 @@ class PrivateTraining(Trial):
         return Plan(sampler, self.l2_clip, sigma, steps)
 
     def _trained(self, run: Run, say: Say) -> Result:
-        parts = image_parts(self.dataset, self.records, self.held_out, self.tested)
+        parts = image_parts(self.dataset, self.records, self.held_out, self.tested, self.pooled)
         plan, begun = self.plan(len(parts.y)), time.process_time()
-        frozen, build = self._cut(parts, run.folder.parent / "public", say)
+        frozen, build = self._cut(parts, run.folder.parent, say)
         x = in_pieces(frozen, parts.x)
-        known = self.network, self.frozen if self.start else None
+        known = self.network, self.frozen if self.start else None, tuple(parts.x.shape[1:])
         model = TrainableModule(build, cross_entropy, l2_penalty=_DECAY, choices=_choices.get(known))
         warmup = min(plan.steps - 1, round(_WARMUP * plan.steps))
         averaging = None if self.average is None else AVERAGES[self.average](plan.steps)
@@ -173,7 +184,7 @@ class PrivateTraining(Trial):
         """The frozen part, whose outputs are computed once, and what builds the rest under the run's own seed."""
         classes = parts.classes
         if self.start is None:
-            return nn.Identity(), lambda: NETWORKS[self.network](classes)
+            return nn.Identity(), lambda: NETWORKS[self.network](classes=classes)
         start = self.start
 
         def whole() -> nn.Sequential:
