@@ -18,6 +18,7 @@ from .curves import curve_over_batch as curve_over_batch
 from .curves import curve_over_delta as curve_over_delta
 from .curves import curve_over_sample_rate as curve_over_sample_rate
 from .curves import epsilons as epsilons
+from .curves import spaced as spaced
 from .entries import Entry as Entry
 from .entries import Planned as Planned
 from .events import Adjacency as Adjacency

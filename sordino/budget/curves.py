@@ -29,18 +29,31 @@ class PriceCurve:
     lines: Mapping[str, tuple[float | None, ...]]
 
     def draw(self, path: str | Path) -> None:
-        """As a PNG, both axes on a scale of ratios."""
+        """As a PNG; an axis that spans more than a factor of ten is on a scale of ratios."""
         from matplotlib.figure import Figure  # half a second that other commands need not wait for
 
         figure = Figure(figsize=(5.6, 3.8), dpi=120, layout="constrained")
         axis = figure.subplots()
         for (label, values), style in zip(self.lines.items(), ("o-", "s--", "^:"), strict=False):
             axis.plot(self.points, [math.nan if y is None else y for y in values], style, markersize=4, label=label)
-        axis.set(xscale="log", yscale="log", xlabel=self.x, ylabel=self.y)
+        known = [y for values in self.lines.values() for y in values if y is not None]
+        axis.set(xscale="log", yscale="log" if max(known) > 10 * min(known) else "linear", xlabel=self.x, ylabel=self.y)
         axis.set_title(self.title, fontsize=10)
         axis.grid(alpha=0.25)
         axis.legend(fontsize=8)
         figure.savefig(path, format="png")
+
+
+def spaced(least: float, most: float, count: int = 11) -> list[float]:
+    """Points from `least` to `most` at equal ratios.
+
+    >>> [round(point, 3) for point in spaced(0.01, 1.0, 3)]
+    [0.01, 0.1, 1.0]
+    """
+    if not 0 < least <= most < math.inf:
+        raise ValueError(f"points lie between two positive numbers, the first no larger, not {least!r} and {most!r}")
+    ratio = (most / least) ** (1 / (count - 1))
+    return [min(most, least * ratio**place) for place in range(count - 1)] + [most]
 
 
 def curve_over_delta(event: Event, deltas: Sequence[float], adjacency: str = "zero-out") -> PriceCurve:

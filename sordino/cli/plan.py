@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sordino import budget, training  # rooms load what is used of them: no command waits for what it does not need
 from sordino.cli.arguments import Json, show
+from sordino.cli.plan_scale import Along, show_curve, show_scale
 
 if TYPE_CHECKING:
     from sordino.budget import Event
@@ -55,7 +57,9 @@ def plan(
     compute: Annotated[
         float | None, typer.Option(help="With --recommend: gradients of single examples to afford. Default: 40 epochs.")
     ] = None,
-    memory: Annotated[float | None, typer.Option(help="With --recommend: gigabytes for a physical batch.")] = None,
+    memory: Annotated[
+        float | None, typer.Option(help="With --recommend or --scale: gigabytes for a physical batch.")
+    ] = None,
     parameters: Annotated[
         int | None, typer.Option(help="With --recommend: size of the model. Default: LSR's network, 25,386.")
     ] = None,
@@ -73,9 +77,42 @@ def plan(
     decay: Annotated[
         float | None, typer.Option(help="With --weight-distributions: the rate's factor after each epoch.")
     ] = None,
+    scale: Annotated[
+        bool, typer.Option("--scale", help="Steps, noise, memory, hours and money of a training of images.")
+    ] = False,
+    model: Annotated[str, typer.Option(help="With --scale: resnet18, resnet50 or wrn-16-4.")] = "resnet18",
+    image: Annotated[int, typer.Option(min=1, help="With --scale: side of the images, in pixels.")] = 224,
+    devices: Annotated[int, typer.Option(min=1, help="With --scale: how many share a step.")] = 1,
+    device: Annotated[
+        str | None,
+        typer.Option(help="With --scale: v100, a100, h100, tpu-v3 or tpu-v4, as stated. Default: time this machine."),
+    ] = None,
+    throughput: Annotated[
+        float | None, typer.Option(help="With --scale: private examples a second on a device.")
+    ] = None,
+    hourly: Annotated[float | None, typer.Option("--price", help="With --scale: of a device for an hour.")] = None,
+    curve: Annotated[
+        Along | None, typer.Option(help="Print σ or ε along this setting, the others fixed.", show_default=False)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With --curve: a PNG to draw into.")] = None,
     as_json: Json = False,
 ) -> None:
     """Give two of noise multiplier, ε and epochs (or steps); prints the third. Or let it recommend a setting."""
+    if (scale or curve) and [scale, curve is not None, recommend, weight_distributions].count(True) > 1:
+        raise typer.BadParameter("give one of --scale, --recommend, --weight-distributions and --curve")
+    if out is not None and curve is None:
+        raise typer.BadParameter("--out goes with --curve")
+    if {device, throughput, hourly} != {None} and not scale:
+        raise typer.BadParameter("--device, --throughput and --price go with --scale")
+    if curve is not None:
+        budget.check_delta_against_n(delta, n)
+        show_curve(curve, n, delta, batch, noise_multiplier, epsilon, epochs, steps, out, as_json)
+        return
+    if scale:
+        if {noise_multiplier, steps, compute, parameters, public} != {None}:
+            raise typer.BadParameter("--scale plans for --epsilon and --epochs; it takes --batch, --memory and --model")
+        show_scale(n, delta, epsilon, epochs, batch, model, image, devices, device, throughput, memory, hourly, as_json)
+        return
     if recommend:
         if epsilon is None:
             raise typer.BadParameter("--recommend needs --epsilon")

@@ -91,6 +91,14 @@ from .recipes import DatasetRecipe as DatasetRecipe
 from .recipes import Recipe as Recipe
 from .recipes import recipe as recipe
 from .resuming import Checkpoint as Checkpoint
+from .scale import DEVICES as DEVICES
+from .scale import ScalePlan as ScalePlan
+from .scale import Work as Work
+from .scale import plan_for_scale as plan_for_scale
+from .scale import scale_model as scale_model
+from .scale import throughput_here as throughput_here
+from .scale import throughput_of as throughput_of
+from .scale import work_of as work_of
 from .schedules import OneCycle as OneCycle
 from .schedules import Schedule as Schedule
 from .schedules import Staircase as Staircase

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sordino.training.optimisers import SGD, Adam, Averaging, Optimiser
+from sordino.training.optimisers import SGD, Adam, Averaging, MeanOfIterates, Optimiser
 from sordino.training.schedules import WarmupCosine
 
 
@@ -161,6 +161,17 @@ def test_it_is_the_average_with_its_warm_up() -> None:
         expected = decay * expected + (1 - decay) * value
         assert float(average["w"]) == pytest.approx(expected)
     assert float(average["w"]) != float(parameters["w"])
+
+
+def test_the_mean_of_iterates_is_the_mean_after_every_step_and_not_of_the_start() -> None:
+    averaging, values = MeanOfIterates(), [1.0, 2.0, 4.0, 8.0] * 5
+    parameters = {"w": torch.tensor([100.0], dtype=torch.float64)}
+    average = averaging.start(parameters)
+    for step, value in enumerate(values):
+        parameters["w"].fill_(value)
+        averaging.step(average, parameters, step)
+        assert float(average["w"]) == pytest.approx(sum(values[: step + 1]) / (step + 1))
+    assert averaging.to_json() != Averaging(0.0).to_json()
 
 
 @pytest.mark.parametrize("decay", [1.0, -0.1, float("nan")])

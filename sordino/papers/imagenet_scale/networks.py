@@ -67,12 +67,9 @@ _loaded = lru_cache(maxsize=1)(load)
 
 def pooled_cnn(classes: int = 10) -> nn.Sequential:
     """A small network on 28×28 images that are pooled to 14×14 first: 1,898 parameters, a tenth of the time."""
-    return nn.Sequential(
-        nn.AvgPool2d(2),
-        *(nn.Conv2d(1, 8, 3), nn.MaxPool2d(2), nn.Tanh()),
-        *(nn.Conv2d(8, 16, 3), nn.MaxPool2d(2), nn.Tanh()),
-        *(nn.Flatten(), nn.Linear(64, classes)),
-    )
+    layers = [nn.AvgPool2d(2), nn.Conv2d(1, 8, 3), nn.MaxPool2d(2), nn.Tanh()]
+    layers += [nn.Conv2d(8, 16, 3), nn.MaxPool2d(2), nn.Tanh(), nn.Flatten(), nn.Linear(64, classes)]
+    return nn.Sequential(*layers)
 
 
 def resnet_18(classes: int = 10, width: int = _EIGHTH) -> nn.Sequential:

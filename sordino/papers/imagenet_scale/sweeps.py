@@ -48,8 +48,8 @@ def clips(experiment: Experiment, item: Declaration) -> Record:
         for clip in experiment.some(given["clips"], 2):
             line = Series(f"clip {clip:g}", [], [], f"σ={sigma:g}")
             for rate in rates:
-                trial = _training(experiment, item, noise_multiplier=sigma or None, l2_clip=clip, learning_rate=rate)
-                found = experiment.run(replace(trial, epochs=given["epochs"]))
+                trial = _training(experiment, item, epochs=given["epochs"], l2_clip=clip, learning_rate=rate)
+                found = experiment.run(replace(trial, noise_multiplier=sigma or None))
                 line.add(rate, [found["accuracy"]])
             series.append(line)
             best = max(range(len(rates)), key=lambda place: line.y[place])
