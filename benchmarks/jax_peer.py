@@ -116,6 +116,11 @@ def _layer(module: nn.Module, name: str) -> Layer:
         case nn.MaxPool2d():
             window, stride = (1, module.kernel_size, module.kernel_size, 1), (1, module.stride, module.stride, 1)
             return lambda _, x: lax.reduce_window(x, -jnp.inf, lax.max, window, stride, "VALID")
+        case nn.AvgPool2d():
+            side = int(module.kernel_size)  # by itself in both directions, without overlap
+            return lambda _, x: (
+                lax.reduce_window(x, 0.0, lax.add, (1, side, side, 1), (1, side, side, 1), "VALID") / side**2
+            )
         case nn.Flatten():  # in PyTorch's order, which the next layer's weights expect
             return lambda _, x: (jnp.moveaxis(x, 3, 1) if x.ndim == 4 else x).reshape(len(x), -1)
         case nn.Identity():

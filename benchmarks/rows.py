@@ -34,6 +34,20 @@ class Row:
         return inputs, torch.randint(0, self.classes, (size,), generator=generator)
 
 
+def ins_mnist_cnn() -> nn.Sequential:
+    """The MNIST network of INS's Table 1, which is the tutorial's of TF-Privacy: ReLU in the place of T&B's tanh."""
+    return nn.Sequential(*(nn.ReLU() if isinstance(layer, nn.Tanh) else layer for layer in models.mnist_cnn()))
+
+
+def ins_cifar_cnn() -> nn.Sequential:
+    """The CIFAR-10 network of INS's Table 1: convolutions of 32, 64, 64 and 128 channels with average pooling."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((3, 32), (32, 64), (64, 64)):
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)]
+    layers += [nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.AvgPool2d(4)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, 10))
+
+
 ROWS = {
     "mnist-cnn": Row("MNIST CNN", models.mnist_cnn, (1, 28, 28), 512, goal=1.3),
     "cifar-cnn": Row("CIFAR CNN", models.cifar_cnn, (3, 32, 32), 256, goal=1.5),
@@ -44,6 +58,8 @@ ROWS = {
     "bilstm": Row("BiLSTM, 20 word vectors", models.BiLSTMClassifier, (20, 100), 300, classes=4),
     "resnet-18": Row("ResNet-18, group norm", models.resnet18, (3, 32, 32), 64, goal=1.5),
     "fcn": Row("FCN 784-1024-512-64-10", lambda: models.dense(784, 1024, 512, 64, 10), (784,), 1024, goal=1.3),
+    "ins-mnist": Row("INS Table 1, MNIST", ins_mnist_cnn, (1, 28, 28), 250),
+    "ins-cifar": Row("INS Table 1, CIFAR-10", ins_cifar_cnn, (3, 32, 32), 2000),
     "small-fcn": Row("FCN 64-128-10", lambda: models.dense(64, 128, 10), (64,), 100),
 }
 

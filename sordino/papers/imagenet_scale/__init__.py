@@ -25,4 +25,5 @@ ITEMS: dict[str, Item] = {
     "figure-6": sizes.simple_vggs,
     "figure-7": accounting.figure_7,
     "averages": sweeps.averages,
+    "procedure": sweeps.procedure,
 }

@@ -7,6 +7,7 @@ from sordino.papers.declarations import Declaration
 from sordino.papers.imagenet_scale.trainings import AVERAGES, PrivateTraining, tuned
 from sordino.papers.records import Cell, Record, Series, as_text, percent
 from sordino.papers.trials import Experiment
+from sordino.training import Plan, tune_clip_and_rate
 
 _REDUCED: dict[str, Any] = {"network": "pooled CNN", "records": 5000, "held_out": 1000}
 _FULL: dict[str, Any] = {"network": "CNN", "records": 50_000, "held_out": 5000}
@@ -84,4 +85,28 @@ def averages(experiment: Experiment, item: Declaration) -> Record:
             rate, found = tuned(experiment, replace(trial, average=average), given["rates"])
             released = "the last iterate" if average is None else f"the mean of {average}"
             rows.append([epsilon, released, percent([found["accuracy"]]), rate, 1])
+    return item.record(experiment, rows)
+
+
+def procedure(experiment: Experiment, item: Declaration) -> Record:
+    """Section 3.3: clip and rate by the four steps on public images, then a private training of others with them."""
+    given = item.given
+    private = _training(experiment, item, epsilon=given["epsilon"], epochs=given["epochs"])
+    public = replace(private, dataset=given["public"], epsilon=None)
+
+    def score(plan: Plan, rate: float) -> float:
+        noise = plan.noise_multiplier or None
+        trial = replace(public, l2_clip=plan.l2_clip, learning_rate=rate, noise_multiplier=noise)
+        return float(experiment.run(trial)["held_out"])
+
+    rates, clips = experiment.some(given["rates"]), experiment.some(given["clips"])
+    found = tune_clip_and_rate(private.plan(private.records), score, learning_rates=rates, clips=clips)
+    rows: list[list[Cell]] = [
+        [each.step, each.l2_clip, each.learning_rate, each.noise_multiplier, percent([each.score]), None, None, 1]
+        for each in found.tried
+    ]
+    ours = experiment.run(replace(private, l2_clip=found.l2_clip, learning_rate=found.learning_rate))
+    _, beside = tuned(experiment, private, given["private_rates"])
+    accuracies = [percent([each["accuracy"]]) for each in (ours, beside)]
+    rows.append(["private", found.l2_clip, found.learning_rate, ours["noise_multiplier"], None, *accuracies, 1])
     return item.record(experiment, rows)
