@@ -117,13 +117,15 @@ def noted(record: Record, about: str, holds: str, figures: str = "") -> Verdict:
     return Verdict(held, len(said), ours, otherwise="not shown")
 
 
-def growing(record: Record, column: str, by: str, falling: bool = False) -> Verdict:
-    """A column grows (or falls) with another."""
-    rows = sorted(_rows(record), key=lambda row: value(row[by]) or 0, reverse=falling)
-    values = [value(row[column]) or 0 for row in rows]
-    held = sum(low < high for low, high in pairwise(values))
-    ends = values[::-1] if falling else values
-    return Verdict(held, len(values) - 1, f"{as_text(ends[0])} to {as_text(ends[-1])}")
+def growing(record: Record, column: str, by: str, falling: bool = False, each: Sequence[str] = ()) -> Verdict:
+    """A column grows (or falls) with another, apart for `each` value of others."""
+    groups: dict[tuple[Cell, ...], list[float]] = {}
+    for row in sorted(_rows(record), key=lambda row: value(row[by]) or 0, reverse=falling):
+        groups.setdefault(tuple(row.get(name) for name in each), []).append(value(row[column]) or 0)
+    steps = [low < high for values in groups.values() for low, high in pairwise(values)]
+    ends = [values[::-1] if falling else values for values in groups.values()]
+    said = ", ".join(f"{as_text(values[0])} to {as_text(values[-1])}" for values in ends)
+    return Verdict(sum(steps), len(steps), said)
 
 
 def parameters(record: Record) -> Verdict:

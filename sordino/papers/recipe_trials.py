@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sordino.budget import Composed, Event, Ledger, NonPrivate, Repeated, cost, leaves
+from sordino.budget import Composed, Event, Ledger, NonPrivate, Repeated, cost, leaves, steps_for
 from sordino.data import (
     DataError,
     Dataset,
@@ -101,6 +101,19 @@ class RecipeTrial(Trial):
 
     def listed(self, result: Result) -> Result:
         return {"delta": self.delta, **super().listed(result)}
+
+    @property
+    def made(self) -> DatasetRecipe:
+        """The recipe with its changes."""
+        return self._chosen()[1]
+
+    @property
+    def steps(self) -> tuple[float, int, Event | None]:
+        """The sample rate, how many steps, and the normalisation before them, if any: what the noise depends on."""
+        dataset, chosen = self._chosen()
+        n = (self.records or len(dataset.train)) - self.validation
+        batch = chosen.expected_batch_size(n)
+        return batch / n, steps_for(chosen.settings.epochs, n, batch), normalising.spent_before(chosen.moments)
 
     def quick(self) -> Self:
         few = dict(self.settings) | {"epochs": 0.8, "batch": 4096, "n": 50_000}  # alike, so that they share one plan

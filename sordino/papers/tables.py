@@ -11,7 +11,7 @@ from statistics import mean
 
 from scipy.optimize import brentq
 
-from sordino.budget import PoissonGaussian, Repeated, rdp
+from sordino.budget import Composed, Event, PoissonGaussian, Repeated, rdp
 from sordino.papers.declarations import Declaration
 from sordino.papers.recipe_trials import RecipeTrial
 from sordino.papers.records import Cell, Record, Series, percent
@@ -26,7 +26,8 @@ def ours(results: list[Result]) -> list[Cell]:
     sound, seconds = results[0]["sound"], [sum(result["seconds"].values()) for result in results]
     accuracy = percent(result["accuracy"] for result in results)
     noise = float(results[0]["noise_multiplier"])
-    return [accuracy, noise, sound["epsilon"], sound["accountant"], len(results), f"{mean(seconds) / 60:.1f}"]
+    spent = ["∞", "none"] if sound["epsilon"] is None else [sound["epsilon"], sound["accountant"]]
+    return [accuracy, noise, *spent, len(results), f"{mean(seconds) / 60:.1f}"]
 
 
 def accuracy(results: list[Result]) -> list[Cell]:
@@ -72,12 +73,21 @@ def training_record(
 
 
 def classic_noise(
-    sample_rate: float, steps: int, epsilon: float, delta: float, orders: Sequence[float] = rdp.CLASSIC_ORDERS
+    sample_rate: float,
+    steps: int,
+    epsilon: float,
+    delta: float,
+    orders: Sequence[float] = rdp.CLASSIC_ORDERS,
+    before: Event | None = None,
 ) -> float | None:
-    """σ for which RDP at these orders with the old conversion gives DP-SGD this ε; None where no noise is enough."""
+    """σ for which RDP at these orders with the old conversion gives DP-SGD, and what was spent `before`, this ε.
+
+    None where no noise is enough.
+    """
 
     def excess(log_sigma: float) -> float:
-        values = rdp.rdp(Repeated(PoissonGaussian(sample_rate, exp(log_sigma)), steps), "zero-out", orders)
+        training = Repeated(PoissonGaussian(sample_rate, exp(log_sigma)), steps)
+        values = rdp.rdp(training if before is None else Composed((before, training)), "zero-out", orders)
         return min(float(v) - log(delta) / (order - 1) for v, order in zip(values, orders, strict=True)) - epsilon
 
     most = log(1e4)

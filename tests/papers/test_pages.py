@@ -85,6 +85,7 @@ def test_judges_count_what_holds() -> None:
     assert above(RECORD, {"model": "a"}, {"model": "b"}, ("ε",), apart=True).held == 1
     assert column_above(RECORD, "ours", "plain").held == 2
     assert growing(RECORD, "ours", "paper").of == 3
+    assert growing(RECORD, "ours", "ε", each=["model"]) == Verdict(2, 2, "89.9 to 95, 79 to 94")
     found = noted(RECORD, "better by .*", r"\(intervals apart\)", r"by (\S+) points")
     assert (str(found), found.ours) == ("1 of 2", "+1.5, +0.5")
     assert str(noted(RECORD, "nothing", "at all")) == "–"

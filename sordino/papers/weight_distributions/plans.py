@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -52,34 +52,49 @@ def claimed_noise(sample_rate: float, steps: int, epsilon: float) -> float:
     return found
 
 
-def sound_plan(n: int, epsilon: float, batches: int = 20, epochs: float = 3) -> WeightDistributionPlan:
-    """Weight distributions that cost the asked ε, as the recipe of that name trains MNIST: few steps, large batches."""
-    batch = max(1, n // batches)
+@dataclass(frozen=True)
+class SoundSettings:
+    """How a network is trained at a sound ε, by DP-SGD or by weight distributions."""
+
+    batches: int
+    """In an epoch."""
+    epochs: float
+    learning_rate: float
+
+    def shrunk(self, n: int, epsilon: float) -> "SoundSettings":
+        """With a rate that was tuned at ε=3 on 60,000 records, and that shrinks with less of either."""
+        return replace(self, learning_rate=self.learning_rate * min(1.0, (n / _TUNED_WITH) * (epsilon / _TUNED_AT)))
+
+
+@lru_cache(maxsize=64)
+def sound_plan(n: int, epsilon: float, settings: SoundSettings) -> WeightDistributionPlan:
+    """Weight distributions that cost the asked ε: few steps, large batches."""
+    batch = max(1, n // settings.batches)
     return WeightDistributionPlan.calibrated(
         ShuffledSampler(n, batch),
         l2_clip=1.0,
-        steps=steps_for(epochs, n, batch),
-        learning_rate=4.0 * _share(n, epsilon),
+        steps=steps_for(settings.epochs, n, batch),
+        learning_rate=settings.learning_rate,
         target_epsilon=epsilon,
         target_delta=DELTA,
     )
 
 
 @lru_cache(maxsize=64)
-def dpsgd_plan(n: int, epsilon: float, batches: int, epochs: float) -> Plan:
+def dpsgd_plan(n: int, epsilon: float, settings: SoundSettings) -> Plan:
     """DP-SGD in the comparison: a share of all records a step, by Poisson sampling."""
-    batch = max(1, n // batches)
     return Plan.calibrated(
-        n=n, expected_batch_size=batch, epochs=epochs, l2_clip=0.1, target_epsilon=epsilon, target_delta=DELTA
+        n=n,
+        expected_batch_size=max(1, n // settings.batches),
+        epochs=settings.epochs,
+        l2_clip=0.1,
+        target_epsilon=epsilon,
+        target_delta=DELTA,
     )
 
 
-def dpsgd_optimiser(n: int, epsilon: float, learning_rate: float) -> SGD:
-    return SGD(learning_rate * _share(n, epsilon), 0.9)
-
-
-def _share(n: int, epsilon: float) -> float:
-    return min(1.0, (n / _TUNED_WITH) * (epsilon / _TUNED_AT))
+def dpsgd_optimiser(settings: SoundSettings) -> SGD:
+    return SGD(settings.learning_rate, 0.9)
 
 
 @dataclass(frozen=True)
@@ -90,7 +105,7 @@ class PlanAudit(Trial):
     """
 
     kind: ClassVar[str] = "audit"
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 3
 
     plan: WeightDistributionPlan | Plan
     canaries: int
@@ -121,6 +136,10 @@ class PlanAudit(Trial):
             "audited": audit.lower_bound,
             "canaries": audit.runs,
             "sound_verdict": audit.sound_verdict,
+            "failed": [
+                *(f"{test.name} (p={test.p_value:.2g})" for test in audit.failed()),
+                *(f"{part.name} (ε ≥ {part.lower_bound:.3g})" for part in audit.parts if part.lower_bound > sound),
+            ],
         }
 
     def __str__(self) -> str:

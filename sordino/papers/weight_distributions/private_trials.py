@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from sordino.budget import Event, Ledger
+from sordino.data import Dataset, Split
 from sordino.papers.trials import Result, Say, Trial, resumed_or_restarted
 from sordino.papers.weight_distributions.networks import NETWORKS, Examples, NormedNetwork, examples_of, loaded
 from sordino.runs import Run
@@ -35,6 +36,8 @@ class PrivateTrial(Trial):
     network: str
     seed: int = 0
     test: int | None = None
+    validation: int = 0
+    """Measure on so many training records after those of the plan: to choose settings, which is not counted."""
     width: int = 64
     """Channels of the first convolution of a ResNet or VGG: 64 in the paper."""
     budget: tuple[float, float] | None = None
@@ -60,7 +63,7 @@ class PrivateTrial(Trial):
         say(f"{self}: features")
         dataset, plan = loaded(network.dataset), self.plan
         train = examples_of(network.features, dataset.train, plan.sampler.n)
-        test = examples_of(network.features, dataset.test, self.test)
+        test = examples_of(network.features, *self._examined(dataset))
         model = network.trainable(self.width)
         ledger = self._ledger(run, plan.event)
         began = time.process_time()
@@ -81,6 +84,13 @@ class PrivateTrial(Trial):
             "n": len(train[1]),
             "seconds": time.process_time() - began,
         }
+
+    def _examined(self, dataset: Dataset) -> tuple[Split, int | None]:
+        """The records to measure on, and how many of them."""
+        n = self.plan.sampler.n
+        if not self.validation:
+            return dataset.test, self.test
+        return Split(dataset.train.x[n:], dataset.train.y[n:]), self.validation
 
     def _ledger(self, run: Run, event: Event) -> Ledger:
         planned = [(event, "training", "train")]
@@ -117,4 +127,5 @@ class PrivateTrial(Trial):
 
     def __str__(self) -> str:
         how, noise = ("weight distributions", "z") if self.optimiser is None else ("DP-SGD", "σ")
-        return f"{how} of {self.network} at {noise}={self.plan.noise_multiplier:.4g}, seed {self.seed}"
+        held_out = f", {self.validation:,} held out" if self.validation else ""
+        return f"{how} of {self.network} at {noise}={self.plan.noise_multiplier:.4g}{held_out}, seed {self.seed}"

@@ -107,14 +107,14 @@ def test_texts_are_trained_by_the_papers_plan_also_where_reduced(monkeypatch: py
 
 def test_what_follows_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = _rows(monkeypatch, TABLE_5, Experiment())
-    claims, contest = rows.what_follows()
+    claims, contest, _ = rows.what_follows()
     assert "of 4 claims in this table the audit alone refutes 4" in claims
     assert "behind DP-SGD in 2 of 2" in contest
     assert "TF-tutorial at ε=2: DP-SGD 90.0 %, weight distributions 80.0 %" in contest
     rows.contests[("TF-tutorial", 2)]["weight distributions"] = 0.95
     plan, priced = next(iter(rows.claims.items()))
     rows.claims[plan] = priced | {"audited": 0.9, "final": 0.9}
-    claims, contest = rows.what_follows()
+    claims, contest, _ = rows.what_follows()
     assert "refutes 3, and θ_T by itself reveals more than is claimed in 3" in claims
     assert "behind DP-SGD in 1 of 2 comparisons, and within twice the standard error" in contest
     rows.contests[("TF-tutorial", 2)]["weight distributions"] = 0.895  # of 2,000 images that is no difference

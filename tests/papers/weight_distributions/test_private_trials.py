@@ -17,7 +17,14 @@ from sordino.papers import trials
 from sordino.papers.trials import TrialStore
 from sordino.papers.weight_distributions import private_trials
 from sordino.papers.weight_distributions.networks import APART, AS_WRITTEN, NETWORKS, public_images
-from sordino.papers.weight_distributions.plans import DELTA, PaperSettings, dpsgd_optimiser, dpsgd_plan, sound_plan
+from sordino.papers.weight_distributions.plans import (
+    DELTA,
+    PaperSettings,
+    SoundSettings,
+    dpsgd_optimiser,
+    dpsgd_plan,
+    sound_plan,
+)
 from sordino.papers.weight_distributions.private_trials import PrivateTrial
 from sordino.training.modules import MixingModule
 from sordino.training.noisy_weights import accuracy
@@ -28,11 +35,13 @@ def _falling(epoch: int, steps: int) -> Schedule:
     return Staircase(0.1, 0.9, epoch)
 
 
+_ONCE, _TWICE = (SoundSettings(2, epochs, 1.0) for epochs in (1, 2))
+_ONCE, _TWICE = (SoundSettings(2, epochs, 1.0) for epochs in (1, 2))
 METHOD = PaperSettings(256, 32, 3, 3.1, _falling, 0.9)
 CLAIMED = PrivateTrial(network="LN-LeNet-5", test=200, plan=METHOD.plan(3))
-SOUND = PrivateTrial(network="LeNet-5", test=50, budget=(3, DELTA), plan=sound_plan(64, 3, 2, 1))
+SOUND = PrivateTrial(network="LeNet-5", test=50, budget=(3, DELTA), plan=sound_plan(64, 3, _ONCE))
 GRADIENT = PrivateTrial(
-    network="LeNet-5", test=50, budget=(3, DELTA), plan=dpsgd_plan(64, 3, 2, 2), optimiser=dpsgd_optimiser(64, 3, 1.0)
+    network="LeNet-5", test=50, budget=(3, DELTA), plan=dpsgd_plan(64, 3, _TWICE), optimiser=dpsgd_optimiser(_TWICE)
 )
 
 
@@ -92,7 +101,7 @@ def test_a_trial_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     first = SOUND.run(store=TrialStore(tmp_path))
     monkeypatch.setattr(PrivateTrial, "_fit", None)
     assert SOUND.run(store=TrialStore(tmp_path)) == first
-    others = (replace(SOUND, seed=1), replace(SOUND, plan=sound_plan(64, 2, 2, 1)), replace(SOUND, test=40))
+    others = (replace(SOUND, seed=1), replace(SOUND, plan=sound_plan(64, 2, _ONCE)), replace(SOUND, test=40))
     for other in others:
         with pytest.raises(TypeError):
             other.run(store=TrialStore(tmp_path))
