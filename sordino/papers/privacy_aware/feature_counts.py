@@ -92,7 +92,12 @@ def figure(experiment: Experiment, item: Declaration) -> Record:
         experiment,
         rows,
         series,
-        follows=[*said, over_splits(len(splits), repeats), frequent(name, splits, experiment.quick)],
+        follows=[
+            *said,
+            beside_their_crossover(rows, item.given["crossover"]),
+            over_splits(len(splits), repeats),
+            frequent(name, splits, experiment.quick),
+        ],
         words={"sizes": f"{len(sizes)} sizes{few}"},
     )
 
@@ -127,6 +132,24 @@ def _row(regime: str, epsilon: str, curve: Curve, theirs: tuple[str, str], spent
     ours = [Interval.of(curve[size]).percent() for size in (best, every)]
     which = "the same" if best == every else gap.sign()
     return [regime, epsilon, spent, best, theirs[0], ours[0], theirs[1], ours[1], gap.percent(), which]
+
+
+def beside_their_crossover(rows: Sequence[list[Cell]], theirs: str) -> str:
+    """Up to which ε of those tried the best subset is ahead of all features, by regime, beside PAW's crossover."""
+    every: dict[str, list[str]] = {}
+    ahead: dict[str, list[str]] = {}
+    for regime, epsilon, *_, which in rows[:-1]:
+        every.setdefault(str(regime), []).append(str(epsilon))
+        if which == "above 0":
+            ahead.setdefault(str(regime), []).append(str(epsilon))
+    said = [
+        f"{regime}: {f'up to ε={ahead[regime][-1]} of {budgets[-1]}' if regime in ahead else 'at none'}"
+        for regime, budgets in every.items()
+    ]
+    return (
+        f"Section VI-C of PAW reads {theirs} as the crossover off this figure. Here the best subset (of each ε, which "
+        f"flatters it; PAW holds one) is ahead of all features beyond the interval, of the ε tried, {'; '.join(said)}"
+    )
 
 
 def _line(label: str, curve: Curve, panel: str) -> Series:
