@@ -114,6 +114,8 @@ def table(experiment: Experiment, item: Declaration) -> Record:
     for subject, *theirs in item.published:
         for deviation, paper in zip(DEVIATIONS, theirs, strict=True):
             trial = trial_of(experiment, subject, deviation)
+            if trial.records is not None:  # of so few records nothing is to be set beside the paper's
+                paper = None
             found = _add(rows, subject, paper, experiment.repeated(trial, 1, _RUNS), deviation)
             if [subject, deviation] in item.given.get("contradicting", []):
                 label = f"{subject}, rate {_LEAST_RATE:g}"
@@ -127,7 +129,7 @@ def table(experiment: Experiment, item: Declaration) -> Record:
     return item.record(experiment, rows, follows=reasons)
 
 
-def _add(rows: list[list[Cell]], subject: str, paper: str, found: list[Result], deviation: float) -> float:
+def _add(rows: list[list[Cell]], subject: str, paper: str | None, found: list[Result], deviation: float) -> float:
     """A row of these results; their mean accuracy."""
     ours, means = (percent(result[name] for result in found) for name in ("accuracy", "means"))
     loss, minutes = (mean(result[name] for result in found) for name in ("loss", "seconds"))

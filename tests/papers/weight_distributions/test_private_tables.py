@@ -106,22 +106,47 @@ def test_texts_are_trained_by_the_papers_plan_also_where_reduced(monkeypatch: py
 
 
 def test_what_follows_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = _rows(monkeypatch, TABLE_5, Experiment())
+    rows = _rows(monkeypatch, TABLE_4, Experiment())
     claims, contest, _ = rows.what_follows()
     assert "of 4 claims in this table the audit alone refutes 4" in claims
-    assert "behind DP-SGD in 2 of 2" in contest
-    assert "TF-tutorial at ε=2: DP-SGD 90.0 %, weight distributions 80.0 %" in contest
-    rows.contests[("TF-tutorial", 2)]["weight distributions"] = 0.95
+    assert "behind DP-SGD in 6 of 6" in contest
+    assert "LeNet-5 at ε=3: DP-SGD 90.0 %, weight distributions 80.0 %" in contest
+    rows.contests[("LeNet-5", 3)]["weight distributions"] = 0.95
     plan, priced = next(iter(rows.claims.items()))
     rows.claims[plan] = priced | {"audited": 0.9, "final": 0.9}
     claims, contest, _ = rows.what_follows()
     assert "refutes 3, and θ_T by itself reveals more than is claimed in 3" in claims
-    assert "behind DP-SGD in 1 of 2 comparisons, and within twice the standard error" in contest
-    rows.contests[("TF-tutorial", 2)]["weight distributions"] = 0.895  # of 2,000 images that is no difference
+    assert "behind DP-SGD in 5 of 6 comparisons, and within twice the standard error" in contest
+    rows.contests[("LeNet-5", 3)]["weight distributions"] = 0.895  # of so few images that is no difference
     assert (
-        "behind DP-SGD in 1 of 2 comparisons, and within twice the standard error of their test images in 1"
+        "behind DP-SGD in 5 of 6 comparisons, and within twice the standard error of their test images in 1"
         in (rows.what_follows()[1])
     )
+
+
+def test_where_nothing_is_trained_plans_are_priced_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = _rows(monkeypatch, TABLE_5, Experiment())
+    assert [row[1] for row in rows.rows] == list(TABLE_5.full.usual.epsilons)
+    assert {row[0] for row in rows.rows} == {"SI-DPSGD, the paper's plan"}
+    assert len(rows.what_follows()) == 2
+
+
+def test_a_violated_sound_epsilon_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = TABLE_4.rows(Experiment(), DECLARED["table-4"])
+    plan = rows.paper.settings.plan(3)
+    found = {"sound_verdict": "consistent", "failed": []}
+    monkeypatch.setattr(Experiment, "run", lambda self, trial: found)
+    rows._audited(plan)
+    assert rows.what_follows()[-1].endswith("violated: none")
+    found |= {"sound_verdict": "violated", "failed": ["noise (p=1e-09)"]}
+    assert rows._audited(plan)["z"] == plan.noise_multiplier
+    assert rows.what_follows()[-1].endswith("violated: audit of 18,750 steps at z=0.6433 (noise (p=1e-09))")
+
+
+def test_settings_are_those_of_the_largest_budget_that_is_not_above() -> None:
+    of = TABLE_4.reduced.dpsgd
+    assert of("LeNet-5", 7) == of("LeNet-5", 3) != of("LeNet-5", 1) == of("LeNet-5", 0.5) != of("LeNet-5", 0.05)
+    assert of("LeNet-5", 0.025) == of("LeNet-5", 0.05)
 
 
 def test_the_papers_figure_is_never_put_beside_another_algorithm() -> None:
@@ -133,7 +158,7 @@ def test_the_papers_figure_is_never_put_beside_another_algorithm() -> None:
 
 
 def test_the_quick_form_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = _rows(monkeypatch, TABLE_5, Experiment())
+    rows = _rows(monkeypatch, TABLE_4, Experiment())
     tiny = rows.extent.tiny()
     assert tiny.batch_normalised is not None
     assert tiny.usual.settings.plan(2).steps == tiny.batch_normalised.settings.plan(2).steps == 8

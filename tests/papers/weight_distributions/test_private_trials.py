@@ -168,3 +168,12 @@ def test_public_images_that_there_are_not_are_refused() -> None:
         public_images("adult", Pixels())
     with pytest.raises(ValueError, match=r"public images can be taken, not 0"):
         public_images("mnist", Pixels(), 0)
+
+
+def test_held_out_records_are_those_after_the_plans() -> None:
+    dataset = load("mnist")
+    part, count = replace(SOUND, validation=30)._examined(dataset)
+    assert (count, len(part)) == (30, len(dataset.train) - 64)
+    assert (part.y[:30] == dataset.train.y[64:94]).all()
+    assert SOUND._examined(dataset) == (dataset.test, 50)
+    assert replace(SOUND, validation=30).key != SOUND.key
