@@ -109,6 +109,8 @@ class PlanAudit(Trial):
 
     plan: WeightDistributionPlan | Plan
     canaries: int
+    repetition: int = 0
+    """Another audit of the same plan, with draws of its own."""
 
     def description(self) -> dict[str, Any]:
         return super().description() | {"plan": self.plan.to_json(), "delta": DELTA}
@@ -143,4 +145,5 @@ class PlanAudit(Trial):
         }
 
     def __str__(self) -> str:
-        return f"audit of {self.plan.steps:,} steps at z={self.plan.noise_multiplier:.4g}"
+        again = ", repeated" if self.repetition else ""
+        return f"audit of {self.plan.steps:,} steps at z={self.plan.noise_multiplier:.4g}{again}"

@@ -17,7 +17,7 @@ SMALL = NoisyWeightsTrial("LeNet-300-100", 0.1, epochs=2, looks=2, records=96, t
 def test_a_trial_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     first = SMALL.run(said.append, TrialStore(tmp_path))
-    assert said == [f"LeNet-300-100 at σ=0.1, seed 0: {at}" for at in ("features", *_epochs())]
+    assert said == [f"LeNet-300-100 at σ=0.1, 2 epochs, seed 0: {at}" for at in ("features", *_epochs())]
     assert first["n"] == 96
     assert [point["epoch"] for point in first["curve"]] == pytest.approx([2 / 3, 1, 5 / 3, 2])
     assert first["accuracy"] == first["curve"][-1]["sampled"]

@@ -137,10 +137,12 @@ def test_a_violated_sound_epsilon_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     found = {"sound_verdict": "consistent", "failed": []}
     monkeypatch.setattr(Experiment, "run", lambda self, trial: found)
     rows._audited(plan)
-    assert rows.what_follows()[-1].endswith("violated: none")
+    assert rows.what_follows()[-1].endswith("may: none")
     found |= {"sound_verdict": "violated", "failed": ["noise (p=1e-09)"]}
     assert rows._audited(plan)["z"] == plan.noise_multiplier
-    assert rows.what_follows()[-1].endswith("violated: audit of 18,750 steps at z=0.6433 (noise (p=1e-09))")
+    assert rows.what_follows()[-1].endswith(
+        "may: audit of 18,750 steps at z=0.6433 (noise (p=1e-09); repeated with other draws: violated)"
+    )
 
 
 def test_settings_are_those_of_the_largest_budget_that_is_not_above() -> None:
