@@ -10,6 +10,14 @@ from .dataset import shuffled as shuffled
 from .files import cell_blocks as cell_blocks
 from .files import read_cells as read_cells
 from .files import read_examples as read_examples
+from .image_folders import Decoded as Decoded
+from .image_folders import ImageFiles as ImageFiles
+from .image_folders import Look as Look
+from .image_folders import look as look
+from .image_folders import pictures as pictures
+from .image_index import TABLES as TABLES
+from .image_index import ImageIndex as ImageIndex
+from .image_index import read_index as read_index
 from .named import CACHE_VARIABLE as CACHE_VARIABLE
 from .named import cache_folder as cache_folder
 from .named import description_of as description_of

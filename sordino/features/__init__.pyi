@@ -2,6 +2,7 @@ from .base import Chain as Chain
 from .base import Feature as Feature
 from .base import as_array as as_array
 from .base import without_warning as without_warning
+from .image_shards import StoredImages as StoredImages
 from .images import IMAGENET_DEVIATION as IMAGENET_DEVIATION
 from .images import IMAGENET_MEAN as IMAGENET_MEAN
 from .images import Central as Central
@@ -14,6 +15,7 @@ from .pretrained import Activations as Activations
 from .pretrained import OfModule as OfModule
 from .pretrained import Pretrained as Pretrained
 from .pretrained import WordVectors as WordVectors
+from .pretrained import is_installed as is_installed
 from .projection import Projection as Projection
 from .scattering import Scattering as Scattering
 from .storage import saved as saved

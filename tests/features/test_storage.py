@@ -49,11 +49,13 @@ def test_a_second_time_is_read_from_disk(tmp_path: Path) -> None:
         again[0] = 0
 
 
-def test_other_examples_or_constants_are_other_files(tmp_path: Path) -> None:
+def test_other_examples_constants_or_types_are_other_files(tmp_path: Path) -> None:
     squares = stored(Pixels() >> Counted(2), images(), cache=tmp_path)
     assert np.allclose(squares, stored(Pixels() >> Counted(), images(), cache=tmp_path) ** 2)
     assert not np.array_equal(squares, stored(Pixels() >> Counted(2), images(1), cache=tmp_path))
     assert len(list((tmp_path / "features").iterdir())) == 3
+    with pytest.raises(ValueError, match="float32 or uint8"):
+        stored(Counted(), images(), dtype="int8", cache=tmp_path)
 
 
 def test_the_last_steps_of_a_chain_go_on_from_what_is_stored(tmp_path: Path) -> None:
