@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sordino import budget, runs, training
+from sordino import budget, data, runs, training
 from sordino.cli.arguments import Delta, Epsilon, Json, RunFolder, show
 
 
@@ -21,7 +21,13 @@ def _list_recipes(wanted: bool) -> None:
 
 
 def train(
-    dataset: Annotated[str, typer.Argument(help="A named dataset; see `sordino data list`.", show_default=False)],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help="A named dataset (`sordino data list`), or a folder of images with a folder for each class.",
+            show_default=False,
+        ),
+    ],
     epsilon: Epsilon,
     delta: Delta,
     recipe: Annotated[str, typer.Option(help="best, or the name of a recipe; --recipes lists them.")] = "best",
@@ -38,18 +44,43 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; resumes an unfinished run in it. Default: under runs/.")
     ] = None,
+    side: Annotated[
+        int | None, typer.Option(help="Of images in files: their side in pixels. Default: what suits the recipe.")
+    ] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="Of images in files: 1 converts all to grey, 3 to colour.")
+    ] = None,
+    classes: Annotated[
+        Path | None,
+        typer.Option(help="A file with a class's name in each line, to train on a table with columns path and label."),
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Public weights that the recipe starts from: .safetensors, or torch's.")
+    ] = None,
     as_json: Json = False,
     recipes: Annotated[
         bool, typer.Option("--recipes", callback=_list_recipes, is_eager=True, help="List the recipes and exit.")
     ] = False,
 ) -> None:
-    """Train a private model on a named dataset, within the budget."""
-    if Path(dataset).suffix.lower() in (".csv", ".parquet"):
+    """Train a private model on a named dataset or on images of your own, within the budget."""
+    if Path(dataset).suffix.lower() in data.TABLES and classes is None:
         raise typer.BadParameter(
             f"{dataset} is a table of your own: `sordino advise --carry-out`, `sordino tune` and `sordino search` "
-            "are for those"
+            "are for those; for one of images' paths and labels, name the classes with --classes FILE"
         )
-    request = training.Request(dataset, recipe, epsilon, delta, seed, canaries, exact)
+    request = training.Request(
+        dataset,
+        recipe,
+        epsilon,
+        delta,
+        seed,
+        canaries,
+        exact,
+        side,
+        channels,
+        classes=None if classes is None else str(classes),
+        weights=None if weights is None else str(weights),
+    )
     with training.started_by_torchrun() as leads:
         if leads:
             with _Display(epsilon) as display:
@@ -103,7 +134,9 @@ class _Display:
 
     def features(self, done: int, total: int) -> None:
         self._progress.start()
-        self._progress.update(self._features, completed=done, total=total, spent=f"{done:,}/{total:,}", visible=True)
+        speed = next(task.speed for task in self._progress.tasks if task.id == self._features)
+        spent = f"{done:,}/{total:,}" + (f"  {speed:,.0f}/s" if speed else "")
+        self._progress.update(self._features, completed=done, total=total, spent=spent, visible=True)
 
     def steps(self, done: int, total: int, epsilon: float) -> None:
         self._progress.start()
@@ -113,8 +146,9 @@ class _Display:
 
 def _in_words(result: dict[str, Any]) -> str:
     statement = (Path(result["run"]) / "statement.txt").read_text(encoding="utf-8")
+    noise = f" (noise ±{100 * result['test_accuracy_noise']:.2g})" if "test_accuracy_noise" in result else ""
     return (
-        f"test accuracy {100 * result['test_accuracy']:.2f} % on {result['dataset']} "
+        f"test accuracy {100 * result['test_accuracy']:.2f} %{noise} on {result['dataset']} "
         f"at ε={budget.printed(result['epsilon'])}, δ={result['delta']:g} ({result['accountant']})\n\n"
         f"{statement}\nrun: {result['run']}"
     )

@@ -26,8 +26,13 @@ def noisy_accuracy(
     what: str,
     part: str,
     streams: Streams | None = None,
+    run: str = "",
+    paid: bool = False,
 ) -> float:
     """The share of correct predictions on private records, with Gaussian noise on their number.
+
+    `run` names the run in the ledger. `paid` repeats a release that was charged and lost: only with the same streams
+    and the same records, so that it shows nothing new.
 
     Guarantee: one record moves the number by at most 1; it is divided by the number of records, which is public under
     every adjacency but add-remove. Streams that are given must be used for nothing else.
@@ -36,7 +41,9 @@ def noisy_accuracy(
     if len(correct) == 0:
         raise ValueError("an accuracy needs at least one record")
     check_count_noise(noise_multiplier)
-    generator = charge(ledger, Gaussian(noise_multiplier), what, part, streams).generator(Stream.NOISE)
+    generator = charge(ledger, Gaussian(noise_multiplier), what, part, streams, run=run, paid=paid).generator(
+        Stream.NOISE
+    )
     noisy = noisy_counts(generator, np.array(np.count_nonzero(correct)), noise_multiplier)
     return float(np.clip(noisy / len(correct), 0.0, 1.0))
 

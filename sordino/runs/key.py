@@ -41,6 +41,7 @@ class Purpose(StrEnum):
 
     RUN = "run"
     NORMALISATION = "normalisation"
+    SCORE = "score"
     WORKFLOW = "workflow"
     SEARCH = "search"
 

@@ -18,6 +18,8 @@ from .convex.plan import data_norm as data_norm
 from .convex.plan import noise_ridge as noise_ridge
 from .convex.solver import least_tolerance as least_tolerance
 from .convex.solver import minimise as minimise
+from .dataset_recipes import DatasetRecipe as DatasetRecipe
+from .dataset_recipes import Recipe as Recipe
 from .dense import DenseNetwork as DenseNetwork
 from .dense import gains_by_company as gains_by_company
 from .dense import is_dense as is_dense
@@ -89,8 +91,6 @@ from .private_loop import PrivateLoop as PrivateLoop
 from .recipes import NAMES as NAMES
 from .recipes import RECIPES as RECIPES
 from .recipes import TABLE_12 as TABLE_12
-from .recipes import DatasetRecipe as DatasetRecipe
-from .recipes import Recipe as Recipe
 from .recipes import recipe as recipe
 from .resuming import Checkpoint as Checkpoint
 from .scale import DEVICES as DEVICES

@@ -5,12 +5,14 @@ others, an example then moves the sum by at most the clip; a mixture of such sum
 makes views of several examples is refused, as far as a trial on a few of them can tell.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from torch.utils import _pytree as pytree
@@ -102,3 +104,48 @@ class Shifts:
         moves = generator.integers(0, 2 * self.most + 1, (2, len(rows), self.views))
         down, right = torch.from_numpy(moves).to(rows.device)
         return moved[torch.arange(len(rows), device=rows.device)[:, None], :, down, right]
+
+
+@dataclass(frozen=True)
+class RandomCrops:
+    """A random part of each image (rows, channels, height, width), resized to side×side and mirrored half of the time.
+
+    The part has `least_area` of the image or more, evenly distributed, and an aspect of 3:4 to 4:3 (INS, as usual for
+    ImageNet). An image is evaluated by its centre, to which it is cut without being resized.
+    """
+
+    side: int
+    least_area: float = 0.08
+    views: int = 1
+
+    def __post_init__(self) -> None:
+        if self.side < 1 or self.views < 1 or not 0 < self.least_area <= 1:
+            raise ValueError(
+                f"crops have a side and views of 1 or more and an area in (0, 1], not {self.side}, {self.views} and "
+                f"{self.least_area}"
+            )
+
+    def __call__(self, rows: Tensor, generator: np.random.Generator) -> Tensor:
+        chances = torch.from_numpy(generator.random((5, len(rows), self.views))).to(rows)
+        area = self.least_area + (1 - self.least_area) * chances[0]
+        aspect = torch.exp(math.log(4 / 3) * (2 * chances[1] - 1))
+        wide, high = (area * aspect).sqrt().clamp(max=1), (area / aspect).sqrt().clamp(max=1)
+        left, top = (1 - wide) * (2 * chances[2] - 1), (1 - high) * (2 * chances[3] - 1)
+        mirrored = torch.where(chances[4] < 0.5, -wide, wide)
+        nothing = torch.zeros_like(wide)
+        maps = torch.stack([mirrored, nothing, left, nothing, high, top], dim=2).unflatten(2, (2, 3))
+        seen = [
+            functional.grid_sample(
+                rows,
+                functional.affine_grid(maps[:, view], [*rows.shape[:2], self.side, self.side], align_corners=False),
+                padding_mode="border",
+                align_corners=False,
+            )
+            for view in range(self.views)
+        ]
+        return torch.stack(seen, dim=1)
+
+    def centre(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The middle side×side pixels of each image."""
+        top, left = ((size - self.side) // 2 for size in rows.shape[2:])
+        return np.ascontiguousarray(rows[:, :, top : top + self.side, left : left + self.side])

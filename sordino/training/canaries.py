@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sordino.data import ArrayRecords, array_fingerprint
+from sordino.data import ArrayRecords, Records, array_fingerprint
 from sordino.mechanisms import Stream, Streams, bound_streams, new_secret, secret_from_seed
 from sordino.runs import Run, RunError
 from sordino.training.dpsgd import ClippedSum, Trainable, TrainingState
@@ -116,7 +116,7 @@ def _read(run: Run) -> dict[str, Any]:
 class CanaryRecords:
     """Records with canaries behind them; the canaries have no content, only coins."""
 
-    def __init__(self, real: ArrayRecords, canaries: Canaries) -> None:
+    def __init__(self, real: Records, canaries: Canaries) -> None:
         self.real, self.canaries = real, canaries
 
     def __len__(self) -> int:
@@ -129,7 +129,9 @@ class CanaryRecords:
         """First which records are canaries, with their secret's coins: a run is resumed with the same ones only."""
         kinds = np.concatenate([np.zeros(len(self.real), np.int8), 1 + self.canaries.coins.astype(np.int8)])
         secret = np.frombuffer(bytes.fromhex(self.canaries.secret), np.uint8)
-        return array_fingerprint(key, (kinds, secret, self.real.x, self.real.y))
+        real = self.real
+        content = (real.x, real.y) if isinstance(real, ArrayRecords) else (real.fingerprint(key),)
+        return array_fingerprint(key, (kinds, secret, *content))
 
 
 class WithCanaries:

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sordino.budget import check_delta, check_target
-from sordino.data import DataError, Facts, read_examples
+from sordino.data import DataError, Facts, ImageFiles, names, pictures, read_examples
 from sordino.features import as_array
 from sordino.runs import LoadedModel, Run, RunError, kind_of
 from sordino.training import normalising
+from sordino.training.dataset_recipes import AnyPlan, DatasetRecipe
 from sordino.training.modules import load_into, load_linear, tensors
 from sordino.training.plan import plan_from_json
-from sordino.training.recipes import AnyPlan, DatasetRecipe, check_name, recipe
+from sordino.training.recipes import check_name, recipe
 
 
 @dataclass(frozen=True)
@@ -32,17 +33,34 @@ class Request:
     """Synthetic records that take part for an audit."""
     exact: bool = False
     """Whether the noise of training is drawn exactly, on a public grid (`Plan.exact`)."""
+    side: int | None = None
+    """Of images in files: to what they are scaled, in place of what the recipe takes."""
+    channels: int | None = None
+    """Of images in files: 1 or 3, to which all are converted; as the first image is, if not given."""
+    classes: str | None = None
+    """A file with the names of the classes of a table of images."""
+    weights: str | None = None
+    """A file of public weights that training starts from."""
 
     def __post_init__(self) -> None:
         if not (isinstance(self.dataset, str) and isinstance(self.recipe, str)):
             raise ValueError("a dataset and a recipe are named by words")
         if self.seed is not None and type(self.seed) is not int:
             raise ValueError(f"a seed is a whole number, not {self.seed!r}")
+        if self.side is not None and (type(self.side) is not int or not 8 <= self.side <= 1024):
+            raise ValueError(f"images have a side of 8 to 1024 pixels, not {self.side!r}")
+        if self.channels not in (None, 1, 3):
+            raise ValueError(f"images have 1 channel (grey) or 3 (colour), not {self.channels!r}")
         if type(self.canaries) is not int or self.canaries < 0 or self.canaries == 1:
             raise ValueError(f"canaries are a whole number, none or at least two, not {self.canaries!r}")
         check_target(self.epsilon)
         check_delta(self.delta)
         check_name(self.recipe)
+
+
+def is_named(request: Request) -> bool:
+    """Whether it is for a dataset by name, and not for images in files; ./mnist is a folder, mnist the dataset."""
+    return request.dataset in names()
 
 
 @dataclass(frozen=True)
@@ -99,13 +117,18 @@ def loaded_training(folder: Path) -> LoadedModel:
     scale = normalising.read(run) if chosen.moments is not None else None
 
     def outputs(examples: Any) -> NDArray[np.floating]:
+        if isinstance(examples, ImageFiles):
+            return np.concatenate([outputs(images) for images in examples.blocks()])
         features = as_array(chosen.features(as_expected(examples, facts)))
         try:
             return chosen.head.scores(weights, normalising.standardised(scale, features), len(classes)).numpy()
         except ValueError:
             raise RunError(f"{run.model} does not hold the model that run.json describes") from None
 
-    return LoadedModel(run.folder, read_examples, outputs, classes, facts.columns)
+    def read(file: Path) -> Any:
+        return read_examples(file) if is_named(known.request) else pictures(file, facts.shape)
+
+    return LoadedModel(run.folder, read, outputs, classes, facts.columns)
 
 
 def loaded_module(folder: Path, module: nn.Module) -> LoadedModel:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sordino.data import ArrayRecords
-from sordino.training.augmentation import Shifts
+from sordino.data import ArrayRecords, Records
+from sordino.features import StoredImages
+from sordino.training.augmentation import RandomCrops, Shifts
 from sordino.training.dpsgd import Trainable
 from sordino.training.linear import LinearClassifier, linear_scores
 from sordino.training.modules import TrainableModule
@@ -22,10 +23,13 @@ _BLOCK = 1000
 
 
 class Head(Protocol):
+    streams: ClassVar[bool]
+    """Whether the model takes its records batch by batch, and not all at once."""
+
     def model(self, width: int, classes: int, *, double: bool = False) -> Trainable:
         """For examples of so many numbers; with `double`, all in double precision, as an exact plan needs it."""
 
-    def records(self, x: NDArray[np.float32], y: NDArray[np.int64], *, double: bool = False) -> ArrayRecords:
+    def records(self, x: Any, y: NDArray[np.int64], *, double: bool = False) -> Records:
         """Features and labels as the model takes them."""
 
     def scores(self, weights: Weights, x: NDArray[np.float32], classes: int) -> Tensor:
@@ -35,6 +39,8 @@ class Head(Protocol):
 @dataclass(frozen=True)
 class LinearHead:
     """Multinomial logistic regression on the features as one vector."""
+
+    streams: ClassVar[bool] = False
 
     def model(self, width: int, classes: int, *, double: bool = False) -> Trainable:
         return LinearClassifier(width, classes, double=double)
@@ -57,6 +63,8 @@ class LinearHead:
 class NetworkHead:
     """The network that `build(classes)` makes, with cross-entropy."""
 
+    streams: ClassVar[bool] = True
+
     build: Callable[[int], nn.Module]
     input_scale: float = 1.0
     """What features are multiplied by: noise in the first layer's weights then matters that much less."""
@@ -65,23 +73,37 @@ class NetworkHead:
     start, and random weights start well or badly by chance."""
     shifts: Shifts | None = None
     """Moved views of each image in training, whose gradients are averaged before the clip."""
+    crops: RandomCrops | None = None
+    """Random parts of each image in training; it is evaluated by its centre."""
+    l2_penalty: float = 0.0
+    """This times half of the squared weights is part of each example's loss, and of what is clipped."""
+    begin: Callable[[nn.Module], object] | None = None
+    """Gives the network the public weights that it starts from."""
 
     def __repr__(self) -> str:
         name = getattr(self.build, "__name__", self.build)  # not its address, which changes
         scale = "" if self.input_scale == 1 else f", input_scale={self.input_scale}"
         shifts = "" if self.shifts is None else f", {self.shifts}"
-        return f"NetworkHead({name}{scale}{', orthogonal' if self.orthogonal else ''}{shifts})"
+        crops = "" if self.crops is None else f", {self.crops}"
+        penalty = f", l2_penalty={self.l2_penalty}" if self.l2_penalty else ""
+        return f"NetworkHead({name}{scale}{', orthogonal' if self.orthogonal else ''}{shifts}{crops}{penalty})"
 
     def model(self, width: int, classes: int, *, double: bool = False) -> Trainable:
-        views = 1 if self.shifts is None else self.shifts.views
+        augment = self.crops or self.shifts
+        views = 1 if augment is None else augment.views
         start = partial(self._start, classes, double)
-        return TrainableModule(start, cross_entropy, augment=self.shifts, views=views)
+        return TrainableModule(start, cross_entropy, augment=augment, views=views, l2_penalty=self.l2_penalty)
 
-    def records(self, x: NDArray[np.float32], y: NDArray[np.int64], *, double: bool = False) -> ArrayRecords:
+    def records(self, x: Any, y: NDArray[np.int64], *, double: bool = False) -> Records:
+        if isinstance(x, StoredImages):
+            return _Streamed(x, self._scaled, _precision(double))
         return ArrayRecords(self._scaled(x).astype(_precision(double), copy=False), y)
 
     def _start(self, classes: int, double: bool) -> nn.Module:
-        model = self.build(classes).to(torch.float64 if double else torch.float32)
+        model = self.build(classes)
+        if self.begin is not None:
+            self.begin(model)
+        model = model.to(torch.float64 if double else torch.float32)
         if self.orthogonal:
             layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
             for layer in layers:
@@ -101,9 +123,29 @@ class NetworkHead:
             model.load_state_dict(weights)
         except RuntimeError:
             raise ValueError(f"not the weights of {self.build.__name__}") from None
+        seen = x if self.crops is None else self.crops.centre(x)
         return torch.cat(
-            [model(torch.from_numpy(self._scaled(x[start : start + _BLOCK]))) for start in range(0, len(x), _BLOCK)]
+            [model(torch.from_numpy(self._scaled(seen[at : at + _BLOCK]))) for at in range(0, len(seen), _BLOCK)]
         )
+
+
+@dataclass(frozen=True)
+class _Streamed:
+    """Images that are read as they are drawn, on a network's scale."""
+
+    images: StoredImages
+    scaled: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+    precision: type[np.floating]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        x, y = self.images.batch(indices)
+        return torch.from_numpy(self.scaled(x.numpy()).astype(self.precision, copy=False)), y
+
+    def fingerprint(self, key: bytes) -> str:
+        return self.images.fingerprint(key)
 
 
 def _precision(double: bool) -> type[np.floating]:

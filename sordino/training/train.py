@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sordino.budget import Composed, Event, Ledger, cost
-from sordino.data import DataError, Dataset, description_of, load
-from sordino.features import as_array, stored
+from sordino.budget import Composed, Event, Ledger, Planned, cost
+from sordino.data import DataError, Dataset, ImageFiles, description_of, load
+from sordino.features import StoredImages, as_array, stored
 from sordino.runs import Run, RunError
 from sordino.training import canaries, normalising
-from sordino.training.description import Description, Request
+from sordino.training.dataset_recipes import AnyPlan, DatasetRecipe
+from sordino.training.description import Description, Request, is_named
 from sordino.training.dpsgd import Trainable, TrainingState
 from sordino.training.fitting import fit
+from sordino.training.image_files import NOTES, deviation_of, image_dataset, noisy_score, note_unreadable, score_charge
 from sordino.training.optimisers import as_optimiser
-from sordino.training.recipes import BEST, AnyPlan, DatasetRecipe, recipe, strongest
+from sordino.training.recipes import BEST, recipe, strongest
 
 
 def train(
@@ -40,15 +41,10 @@ def train(
         _check_same_request(Run(out), begun, request)
     elif out is not None:
         Run(out).check_free()
-    task = description_of(request.dataset)["task"]
-    if task != "classification":
-        raise DataError(f"{request.dataset} is a {task} task: no recipe for it yet")
-    dataset = load(request.dataset)
-    if len(dataset.train) == 0:
-        raise DataError(f"{dataset.name} has no training rows on this machine (n=0): {dataset.facts.note}")
+    name, dataset = _named_dataset(request) if is_named(request) else image_dataset(request)
     n, classes = len(dataset.train), len(dataset.facts.classes or ())
     if request.recipe == BEST:
-        request = replace(request, recipe=strongest(dataset.facts, request.epsilon))
+        request = replace(request, recipe=name)
         say(f"recipe: {request.recipe}")
     chosen = recipe(request.recipe, request.dataset, dataset.facts)
 
@@ -65,7 +61,7 @@ def train(
             one = chosen.head.model(train_x[0].size, classes)
             canaries.check_count(request.canaries, one.parameters)
         plan = chosen.plan(n, request.epsilon, request.delta, exact=request.exact)
-        run = Run.create(out, request.dataset)
+        run = Run.create(out, Path(request.dataset).resolve().stem)
         begun = Description("training", request, plan, dataset.facts, _words(request, dataset, chosen, plan))
         begun.write(run)
     else:
@@ -75,12 +71,16 @@ def train(
     say(f"run folder: {run.folder}")
     what = chosen.recipe.charged_as
     planned = [*normalising.planned(chosen.moments), (plan.event, what, "train")]
+    score = None if is_named(request) else score_charge(request.epsilon, request.delta)
+    planned += [] if score is None else [score]
     ledger = Ledger(request.epsilon, request.delta, path=run.ledger, planned=planned)
     scale = None
     if chosen.moments is not None:
         scale = normalising.statistics(run, chosen.moments, train_x, ledger, request.seed)
-    model: Trainable = chosen.head.model(train_x[0].size, classes, double=request.exact)
-    records = chosen.head.records(normalising.standardised(scale, train_x), dataset.train.y, double=request.exact)
+    model: Trainable = chosen.head.model(train_x[:1].size, classes, double=request.exact)
+    streams = chosen.head.streams and scale is None and isinstance(train_x, StoredImages)
+    x = train_x if streams else normalising.standardised(scale, train_x)
+    records = chosen.head.records(x, dataset.train.y, double=request.exact)
 
     def report(done: int, total: int) -> None:
         charged = done + plan.steps - total
@@ -109,9 +109,13 @@ def train(
         on_progress=report,
         on_trained=keep_scores,
     )
-    scores = chosen.head.scores(fitted.weights, normalising.standardised(scale, test_x), classes)
-    accuracy = float(np.mean(scores.argmax(dim=1).numpy() == dataset.test.y))
-    return _finish(run, begun, ledger, dataset, accuracy, fitted.steps)
+    scores = chosen.scores(fitted.weights, test_x, classes, lambda rows: normalising.standardised(scale, rows))
+    correct = np.isfinite(scores).all(axis=1) & (scores.argmax(axis=1) == dataset.test.y)
+    if score is None:
+        return _finish(run, begun, ledger, dataset, float(np.mean(correct)), None, fitted.steps)
+    note_unreadable(run, train=train_x, held_out=test_x)
+    accuracy = noisy_score(run, correct, score, ledger, request.seed)
+    return _finish(run, begun, ledger, dataset, accuracy, score, fitted.steps)
 
 
 @lru_cache(maxsize=32)
@@ -126,7 +130,23 @@ def _epsilon_within(before: Event | None, plan: AnyPlan, charged: int, delta: fl
     return _epsilon_up_to(before, plan, min(plan.steps, math.ceil(charged / eighth) * eighth), delta)
 
 
-def _features(chosen: DatasetRecipe, examples: Any, on_progress: Callable[[int], None]) -> NDArray[np.floating]:
+def _named_dataset(request: Request) -> tuple[str, Dataset]:
+    """The strongest recipe's name, and the dataset."""
+    given = [name for name in ("side", "channels", "classes") if getattr(request, name) is not None]
+    if given:
+        raise ValueError(f"{request.dataset} is a named dataset, and --{given[0]} is for images in files: leave it out")
+    task = description_of(request.dataset)["task"]
+    if task != "classification":
+        raise DataError(f"{request.dataset} is a {task} task: no recipe for it yet")
+    dataset = load(request.dataset)
+    if len(dataset.train) == 0:
+        raise DataError(f"{dataset.name} has no training rows on this machine (n=0): {dataset.facts.note}")
+    return strongest(dataset.facts, request.epsilon), dataset
+
+
+def _features(chosen: DatasetRecipe, examples: Any, on_progress: Callable[[int], None]) -> Any:
+    if isinstance(examples, ImageFiles):
+        return StoredImages(examples, chosen.features, slow=chosen.slow_features, on_progress=on_progress)
     if chosen.slow_features and len(examples):
         found = stored(chosen.features, examples, on_progress=on_progress)
         on_progress(len(examples))  # from the cache too: progress must not show whether these records were seen before
@@ -135,7 +155,7 @@ def _features(chosen: DatasetRecipe, examples: Any, on_progress: Callable[[int],
 
 
 def _words(request: Request, dataset: Dataset, chosen: DatasetRecipe, plan: AnyPlan) -> dict[str, Any]:
-    notes = ["the test set is a public benchmark: its accuracy is not charged"]
+    notes = ["the test set is a public benchmark: its accuracy is not charged"] if is_named(request) else [*NOTES]
     notes += [dataset.facts.note] if dataset.facts.note else []
     if request.canaries:
         notes.append(f"{request.canaries:,} synthetic canaries took part, for an audit; the plan's n counts them")
@@ -151,21 +171,27 @@ def _words(request: Request, dataset: Dataset, chosen: DatasetRecipe, plan: AnyP
 
 
 def _finish(
-    run: Run, begun: Description, ledger: Ledger, dataset: Dataset, accuracy: float, trained: int
+    run: Run,
+    begun: Description,
+    ledger: Ledger,
+    dataset: Dataset,
+    accuracy: float,
+    score: Planned | None,
+    trained: int,
 ) -> dict[str, Any]:
     request, plan, words = begun.request, begun.plan, begun.statement
     if trained < plan.steps:
         lost = f"{plan.steps - trained} steps were lost to a change of environment or checkpoint: charged, in no model"
         words = words | {"notes": [*words["notes"], lost]}
     statement = ledger.statement(**words)
-    run.write_json(
-        "metrics.json",
-        {"test_accuracy": accuracy, "n_test": len(dataset.test), "test_set": "public", "canaries": request.canaries},
-    )
+    noise = {} if score is None else {"test_accuracy_noise": deviation_of(score) / len(dataset.test)}
+    test = {"n_test": len(dataset.test), "test_set": "public" if score is None else "private: noisy and charged"}
+    run.write_json("metrics.json", {"test_accuracy": accuracy, **noise, **test, "canaries": request.canaries})
     run.write_statement(statement)
     replace(begun, status="finished", statement=words).write(run)
     return {
         "test_accuracy": accuracy,
+        **noise,
         "epsilon": statement["epsilon"],
         **plan.claims(request.delta),
         "delta": request.delta,

@@ -15,8 +15,9 @@ from sordino.features import GroupNorm, Pixels
 from sordino.mechanisms.moments import ChannelMoments
 from sordino.training import Adam
 from sordino.training.augmentation import Shifts
+from sordino.training.dataset_recipes import Recipe, Settings
 from sordino.training.large_rates import LARGE_RATES
-from sordino.training.recipes import BEST, NAMES, Recipe, Settings, check_name, recipe, strongest
+from sordino.training.recipes import BEST, NAMES, check_name, recipe, strongest
 
 AIMED_AT = dict(zip(LARGE_RATES, (1, 2, 2.93, 1, 2, 2.7, 2, 5, 7.53), strict=True))
 
