@@ -72,19 +72,19 @@ def read_index(source: str | Path, classes: str | Path | None = None) -> tuple[I
         raise DataError(f"the classes of {source} are the names of its folders: leave --classes out")
     inside = _folders(source)
     if TRAIN not in inside:
-        return _without_a_tenth(_of_folder(source, _class_names(source, inside)), source)
+        return _without_a_tenth(_of_folder(source, _checked_names(tuple(inside), source)), source)
     beside = [name for name in inside if name not in (TRAIN, TEST)]
     if beside:
         raise DataError(
             f"{source} has {_some(beside)} beside {TRAIN}/: only {TRAIN}/ and {TEST}/ are read; rename or move the rest"
         )
     train = source / TRAIN
-    names = _class_names(train, _folders(train))
+    names = _checked_names(tuple(_folders(train)), train)
     index = _of_folder(train, names)
     if TEST not in inside:
         return _without_a_tenth(index, train)
     test = source / TEST
-    unknown = [name for name in _class_names(test, _folders(test)) if name not in names]
+    unknown = [name for name in _folders(test) if name not in names]
     if unknown:
         raise DataError(f"{test} has classes that {train} lacks: {_some(unknown)}; move or rename these folders")
     return index, _of_folder(test, names, may_lack=True)
@@ -135,10 +135,6 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
                 yield entry
     except OSError as problem:
         raise DataError(f"{folder}: {problem.strerror}; check its permissions") from None
-
-
-def _class_names(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
-    return _checked_names(tuple(names), folder)
 
 
 def _checked_names(names: tuple[str, ...], where: Path) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from sordino import models
 from sordino.budget import steps_for
 from sordino.data import DataError, Facts, ShuffledSampler
 from sordino.features import Feature, GroupNorm, StoredImages
@@ -32,12 +33,19 @@ LINEAR = "linear"
 _LEAST_BATCH = 256
 _RATE_FOR = 256
 _BLOCK = 500
-_SMALL, _FRAME = 64, 8 / 7
+SMALL, _FRAME = 64, 8 / 7
+_FROZEN, _FROZEN_OF_MANY, _MANY = 4, 3, 200_000
+"""Groups of blocks that fine-tuning freezes: all but the last layer, and one less for many images (INS, Table 7)."""
+
+
+def as_sequential(model: nn.Module) -> nn.Sequential:
+    assert isinstance(model, nn.Sequential), "a network in groups"
+    return model
 
 
 def cropped_side(side: int) -> int:
     """Of the crops of decoded images: larger ones have a frame, which is left out when they are evaluated."""
-    return side if side <= _SMALL else round(side / _FRAME)
+    return side if side <= SMALL else round(side / _FRAME)
 
 
 _SUBSETS = {"mnist-5k": "mnist"}
@@ -137,6 +145,31 @@ class DatasetRecipe:
         if exact and not self.recipe.noisy_gradients:
             raise ValueError(f"exact noise is for noisy gradients, which {self.name} does not have: leave it out")
         return self.recipe.plan(self, n, epsilon, delta, exact)
+
+    def starting_from(self, weights: str | None, facts: Facts, say: Callable[[str], None]) -> "DatasetRecipe":
+        """The same, from public weights; says what of them is loaded.
+
+        Weights that only fit in part have nothing frozen.
+        """
+        if not isinstance(self.head, NetworkHead) or not self.recipe.needs_weights:
+            if weights is not None:
+                raise ValueError(f"the recipe {self.name!r} starts from no weights: leave --weights out")
+            return self
+        if weights is None:
+            raise DataError(
+                f"the recipe {self.name!r} starts from public weights: give --weights FILE, a .safetensors or .pth "
+                "file of a ResNet-v2-18 that was trained on public images"
+            )
+        classes = len(facts.classes or ())
+        found = models.load_public(as_sequential(self.head.build(classes)), weights)
+        say(str(found))
+        frozen = 0 if found.caveat else _FROZEN_OF_MANY if facts.n_train >= _MANY else _FROZEN
+
+        def begin(model: nn.Module) -> None:
+            models.load_public(as_sequential(model), weights)
+            models.freeze(models.replace_head(as_sequential(model), classes), frozen)
+
+        return replace(self, head=replace(self.head, begin=begin))
 
     def tuning(self, dataset: str) -> str:
         """What the privacy statement has to say about where these settings come from."""
@@ -244,7 +277,7 @@ class Recipe:
         if self.sides is not None:
             usual = min(max(first, self.sides[0]), self.sides[1])
         side = asked or usual
-        return round(side * _FRAME) if self.framed and side > _SMALL else side
+        return round(side * _FRAME) if self.framed and side > SMALL else side
 
     def _check(self, dataset: str, facts: Facts) -> None:
         if self.alone_on not in (None, dataset, _SUBSETS.get(dataset)):

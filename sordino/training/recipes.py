@@ -29,7 +29,15 @@ from sordino.features import (
 )
 from sordino.mechanisms import ChannelMoments
 from sordino.training.augmentation import RandomCrops
-from sordino.training.dataset_recipes import LINEAR, DatasetRecipe, Recipe, Settings, cropped_side, weight_distributions
+from sordino.training.dataset_recipes import (
+    LINEAR,
+    SMALL,
+    DatasetRecipe,
+    Recipe,
+    Settings,
+    cropped_side,
+    weight_distributions,
+)
 from sordino.training.heads import NetworkHead
 from sordino.training.large_rates import LARGE_RATES, USUAL_SCALE, LargeRate
 from sordino.training.optimisers import SGD
@@ -73,11 +81,15 @@ def _pretrained(facts: Facts) -> Feature:
     return Pretrained(_TRANSFER, mean=127 / 255 * white, deviation=128 / 255 * white)
 
 
-def _residual_head(facts: Facts, frozen: int | None = None) -> NetworkHead:
-    """INS's network, augmentation and weight decay, at the size that the images are cut to."""
+def _from_scratch(facts: Facts) -> NetworkHead:
+    return _residual_head(facts, small_images=cropped_side(facts.shape[0]) <= SMALL)
+
+
+def _residual_head(facts: Facts, small_images: bool = False) -> NetworkHead:
+    """INS's network, augmentation and weight decay."""
 
     def resnet18(classes: int) -> nn.Module:
-        return models.resnet18(3 if len(facts.shape) == 3 else 1, classes)
+        return models.resnet18_v2(3 if len(facts.shape) == 3 else 1, classes, small_images=small_images)
 
     return NetworkHead(resnet18, crops=RandomCrops(cropped_side(facts.shape[0])), l2_penalty=1e-4)
 
@@ -184,9 +196,20 @@ RECIPES = {
             "INS's ResNet-18 on pixels, from random weights: for very many images",
             _pixels,
             {"imagenet": Settings(1_281_167, 65_536, 0.0625, 70, averaged=0.0)},
-            head=_residual_head,
+            head=_from_scratch,
             sides=(32, 224),
             framed=True,
+            **_INS,
+        ),
+        Recipe(
+            "resnet18-finetune",
+            "INS's best: the same from public weights (--weights), its first layers frozen",
+            _pixels,
+            {"imagenet": Settings(1_281_167, 65_536, 0.03, 70, averaged=0.0)},
+            head=_residual_head,
+            sides=(224, 224),
+            framed=True,
+            needs_weights=True,
             **_INS,
         ),
         *(_large_rate(name, made) for name, made in LARGE_RATES.items()),

@@ -1,5 +1,6 @@
 """`sordino train` as a function: a named dataset, a recipe and a budget in; a run folder out."""
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -46,7 +47,7 @@ def train(
     if request.recipe == BEST:
         request = replace(request, recipe=name)
         say(f"recipe: {request.recipe}")
-    chosen = recipe(request.recipe, request.dataset, dataset.facts)
+    chosen = recipe(request.recipe, request.dataset, dataset.facts).starting_from(request.weights, dataset.facts, say)
 
     say(f"features of {n:,} training and {len(dataset.test):,} test examples")
     total = n + len(dataset.test)
@@ -58,7 +59,7 @@ def train(
         if request.canaries and not chosen.recipe.noisy_gradients:
             raise ValueError(f"canaries watch noisy gradients, which {chosen.name} does not have: train without them")
         if request.canaries:  # refused before there is a folder; statistics do not change the size of a model
-            one = chosen.head.model(train_x[0].size, classes)
+            one = chosen.head.model(train_x[:1].size, classes)
             canaries.check_count(request.canaries, one.parameters)
         plan = chosen.plan(n, request.epsilon, request.delta, exact=request.exact)
         run = Run.create(out, Path(request.dataset).resolve().stem)
@@ -157,6 +158,9 @@ def _features(chosen: DatasetRecipe, examples: Any, on_progress: Callable[[int],
 def _words(request: Request, dataset: Dataset, chosen: DatasetRecipe, plan: AnyPlan) -> dict[str, Any]:
     notes = ["the test set is a public benchmark: its accuracy is not charged"] if is_named(request) else [*NOTES]
     notes += [dataset.facts.note] if dataset.facts.note else []
+    if request.weights is not None:
+        digest = hashlib.sha256(Path(request.weights).read_bytes()).hexdigest()
+        notes.append(f"training starts from weights that are taken as public, of SHA-256 {digest}")
     if request.canaries:
         notes.append(f"{request.canaries:,} synthetic canaries took part, for an audit; the plan's n counts them")
     if request.exact:
