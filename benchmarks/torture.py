@@ -36,7 +36,7 @@ SCHEMA = {
     "columns": {"age": {"bounds": [0, 100]}, "work": {"categories": ["a", "b", "c"]}},
     "target": {"rich": {"categories": ["no", "yes"]}},
 }
-KEYS = {"key.json", "steps.json", "search.json", "normalisation.json", "trials"}
+KEYS = {"key.json", "score.json", "steps.json", "search.json", "normalisation.json", "trials"}
 """What no finished folder holds in its private part."""
 
 
@@ -52,10 +52,16 @@ class Victim:
     def seeded(self) -> bool:
         return SEEDED[0] in self.arguments
 
+    @property
+    def steps(self) -> bool:
+        """Whether it trains step by step, and does little else."""
+        return not self.arguments or self.arguments[0] == "train"
+
 
 VICTIMS = (
     Victim("fit", ()),
     Victim("train", ("train", "digits", "--epsilon", "3", "--delta", "1e-4", *SEEDED)),
+    Victim("images", ("train", "images", "--recipe", "linear", "--epsilon", "20", "--delta", "1e-3", *SEEDED)),
     Victim("tune", ("tune", *TABLE, *QUICK_TRIALS, *SEEDED)),
     Victim("search", ("search", *TABLE, *QUICK_TRIALS, *SEEDED)),
     Victim("search in workers", ("search", *TABLE, *QUICK_TRIALS, *SEEDED, "--workers", "2")),
@@ -184,7 +190,7 @@ def check_log(log: Path, folder: Path, steps: bool) -> None:
 
 def check_like(folder: Path, whole: Path, victim: Victim) -> None:
     assert entries(folder, victim.seeded) == entries(whole, victim.seeded), f"{folder}: another ledger"
-    for name in ("model.safetensors", "search.json") if victim.seeded else ():
+    for name in ("model.safetensors", "search.json", "score.json") if victim.seeded else ():
         if (whole / name).exists():
             assert (folder / name).read_bytes() == (whole / name).read_bytes(), f"{folder}: another {name}"
     left = {path.name for path in (folder / "private").iterdir()}
@@ -221,10 +227,10 @@ def kill(victim: Victim, place: Path, kills: int, chance: random.Random) -> None
                 break
             started.kill(chance.choice(SIGNALS))
             left -= 1
-            check_log(started.log, broken, steps=victim.name in ("fit", "train"))
+            check_log(started.log, broken, steps=victim.steps)
         started = Started(victim, broken)
         assert finished(started, WAIT)
-        check_log(started.log, broken, steps=victim.name in ("fit", "train"))
+        check_log(started.log, broken, steps=victim.steps)
         check_like(broken, whole, victim)
 
 
@@ -244,7 +250,7 @@ def starve(victim: Victim, place: Path, times: int, chance: random.Random) -> No
             broken = place / f"full-{number}"
             if (disk / "run").exists():
                 shutil.copytree(disk / "run", broken)
-            check_log(started.log, broken, steps=victim.name in ("fit", "train"))
+            check_log(started.log, broken, steps=victim.steps)
         assert finished(Started(victim, broken), WAIT)
         check_like(broken, whole, victim)
 
@@ -315,6 +321,16 @@ def make_table(place: Path) -> None:
     (place / "schema.json").write_text(json.dumps(SCHEMA))
 
 
+def make_images(place: Path) -> None:
+    import numpy as np
+    from PIL import Image
+
+    for number in range(600):
+        folder, rng = place / "images" / "ab"[number % 2], np.random.default_rng(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (9, 30 + number % 2), np.uint8)).save(folder / f"{number}.png")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a few kills of a training by `fit`, and a race")
@@ -333,6 +349,7 @@ def main() -> None:
             place = Path(folder)
             os.chdir(place)
             make_table(place)
+            make_images(place)
             work(place)
             os.chdir("/")
         print(f"{name}: held, in {time.monotonic() - began:.0f} s", flush=True)

@@ -11,9 +11,9 @@ from .files import cell_blocks as cell_blocks
 from .files import read_cells as read_cells
 from .files import read_examples as read_examples
 from .image_folders import Decoded as Decoded
+from .image_folders import FirstImage as FirstImage
 from .image_folders import ImageFiles as ImageFiles
-from .image_folders import Look as Look
-from .image_folders import look as look
+from .image_folders import first_image as first_image
 from .image_folders import pictures as pictures
 from .image_index import TABLES as TABLES
 from .image_index import ImageIndex as ImageIndex

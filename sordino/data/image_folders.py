@@ -38,7 +38,7 @@ class Decoded(NamedTuple):
     readable: NDArray[np.bool_]
 
 
-class Look(NamedTuple):
+class FirstImage(NamedTuple):
     """What is taken as public of the first image."""
 
     side: int
@@ -160,7 +160,7 @@ def pictures(path: Path, shape: tuple[int, ...]) -> Any:
     return ImageFiles(index, shape[0], 3 if len(shape) == 3 else 1, converted=True)
 
 
-def look(index: ImageIndex) -> Look:
+def first_image(index: ImageIndex) -> FirstImage:
     """The size and kind of the first image that can be read: the only one that is opened, and taken as public."""
     from PIL import Image
 
@@ -169,7 +169,7 @@ def look(index: ImageIndex) -> Look:
             with _opened(index.path(place)) as file:
                 try:
                     with Image.open(file, formats=_FORMATS) as image:
-                        return Look(min(image.size), 1 if _is_grey(image) else 3)
+                        return FirstImage(min(image.size), 1 if _is_grey(image) else 3)
                 except Exception:  # the next one, then
                     continue
     raise DataError(f"{index.root}: none of the {len(index):,} images can be read")

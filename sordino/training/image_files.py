@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sordino.budget import Gaussian, Ledger, Planned, calibration
-from sordino.data import DataError, Dataset, Facts, ImageFiles, Look, Split, look, read_index
+from sordino.data import DataError, Dataset, Facts, FirstImage, ImageFiles, Split, first_image, read_index
 from sordino.features import StoredImages
 from sordino.mechanisms import data_tag, noisy_accuracy
 from sordino.runs import Binding, Key, Purpose, Run, RunError, charged_key, digest
@@ -35,7 +35,7 @@ def image_dataset(request: Request) -> tuple[str, Dataset]:
         )
     train, held_out = read_index(request.dataset, request.classes)
     known = request.side is not None and request.channels is not None
-    first = Look(request.side or 0, request.channels or 0) if known else look(train)
+    first = FirstImage(request.side or 0, request.channels or 0) if known else first_image(train)
     if request.channels is not None:
         first = first._replace(channels=request.channels)
     name = request.recipe

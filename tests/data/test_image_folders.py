@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from sordino.data import DataError, ImageFiles, ImageIndex, look, pictures, read_index
+from sordino.data import DataError, ImageFiles, ImageIndex, first_image, pictures, read_index
 
 KEY = b"k" * 16
 Write = Callable[..., Path]
@@ -158,13 +158,13 @@ def test_images_are_scaled_and_cut_to_their_centre(tmp_path: Path) -> None:
 
 def test_the_first_image_that_can_be_read_says_what_they_are(folder: Path) -> None:
     train, _ = read_index(folder)
-    assert look(train) == (10, 3)
+    assert first_image(train) == (10, 3)
     (folder / train.paths[0]).write_bytes(b"nothing")
-    assert look(train) == (10, 3)
+    assert first_image(train) == (10, 3)
     for path in train.paths:
         (folder / path).write_bytes(b"nothing")
     with pytest.raises(DataError, match="none of the 11 images can be read"):
-        look(train)
+        first_image(train)
 
 
 def test_grey_among_colour_is_refused_unless_converted(folder: Path) -> None:
