@@ -134,7 +134,9 @@ class _Display:
 
     def features(self, done: int, total: int) -> None:
         self._progress.start()
-        speed = next(task.speed for task in self._progress.tasks if task.id == self._features)
+        speed = None
+        if self._console.is_terminal:  # a log is kept, and a speed is none that it should hold
+            speed = next(task.speed for task in self._progress.tasks if task.id == self._features)
         spent = f"{done:,}/{total:,}" + (f"  {speed:,.0f}/s" if speed else "")
         self._progress.update(self._features, completed=done, total=total, spent=spent, visible=True)
 

@@ -511,6 +511,7 @@ def fix_everything_else(patch: pytest.MonkeyPatch) -> None:
     everywhere(patch, streams.data_tag, lambda secret, *arrays: "0" * 64)
     records = importlib.import_module("sordino.data.records")
     everywhere(patch, records.array_fingerprint, lambda key, parts: "0" * 64)
+    patch.setattr("sordino.data.image_folders.ImageFiles.fingerprint", lambda files, key: "0" * 64)
     patch.setattr(os, "fsync", lambda handle: None)  # nothing is killed here, and disks are slow
     patch.setattr("sordino.budget.ledger._now", lambda: "2026-01-01T00:00:00+00:00")
     names = itertools.count()
