@@ -40,6 +40,7 @@ from .dpsgd import Training as Training
 from .dpsgd import TrainingState as TrainingState
 from .dpsgd import check_finite as check_finite
 from .dpsgd import train_steps as train_steps
+from .expected_time import REACHED as REACHED
 from .fitting import Fitted as Fitted
 from .fitting import Progress as Progress
 from .fitting import TrainingPlan as TrainingPlan

@@ -17,11 +17,17 @@ from sordino.runs import Run, RunError
 from sordino.training import canaries, normalising
 from sordino.training.dataset_recipes import AnyPlan, DatasetRecipe
 from sordino.training.description import Description, Request, is_named
+from sordino.training.distribution import processes
 from sordino.training.dpsgd import Trainable, TrainingState
+from sordino.training.expected_time import expected_seconds, in_words, quicker_recipe
 from sordino.training.fitting import fit
 from sordino.training.image_files import NOTES, deviation_of, image_dataset, noisy_score, note_unreadable, score_charge
 from sordino.training.optimisers import as_optimiser
+from sordino.training.plan import Plan
 from sordino.training.recipes import BEST, recipe, strongest
+
+_PATIENCE = 300.0
+"""Seconds from which a quicker recipe is named."""
 
 
 def train(
@@ -83,7 +89,22 @@ def train(
     x = train_x if streams else normalising.standardised(scale, train_x)
     records = chosen.head.records(x, dataset.train.y, double=request.exact)
 
+    plain, plain_records = model, records
+
+    def expect(steps: int) -> None:
+        if not isinstance(plan, Plan):
+            return
+        seconds = expected_seconds(plain, plain_records, plan, steps) / processes().size
+        say(f"{steps:,} steps: {in_words(seconds)} on this machine")
+        quicker = quicker_recipe(request.dataset, request.recipe)
+        if quicker is not None and seconds > _PATIENCE:
+            say(quicker)
+
+    expectation = [expect]  # told once, as soon as the model is prepared, before anything is charged
+
     def report(done: int, total: int) -> None:
+        if expectation:
+            expectation.pop()(total - done)
         charged = done + plan.steps - total
         on_progress(done, total, _epsilon_within(before, plan, charged, request.delta))
 

@@ -9,7 +9,9 @@ from sordino.papers.claims import Verdict, above, column_above, growing, noted, 
 from sordino.papers.declarations import declared
 from sordino.papers.items import PAPERS
 from sordino.papers.pages import pages, write_pages
+from sordino.papers.pages import reached as best_reached
 from sordino.papers.records import Record
+from sordino.training import REACHED
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,6 +25,10 @@ def test_the_committed_pages_are_those_of_the_records(made: dict[str, str]) -> N
     assert made == {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in made}
     written = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/results/*/*.md")}
     assert written | {"results.md"} == set(made)
+
+
+def test_what_train_tells_of_the_recipes_is_of_the_records() -> None:
+    assert REACHED.read_text(encoding="utf-8") == best_reached(ROOT / "results")
 
 
 def test_one_page_has_a_line_for_each_item(made: dict[str, str]) -> None:
