@@ -58,8 +58,15 @@ def test_group_norm(examples: int, groups: int, each: int, positions: list[int],
     nn.init.normal_(norm.weight)
     x = torch.randn(examples, groups * each, *positions, 2)
     check(nn.Sequential(norm, nn.Tanh(), nn.GroupNorm(1, groups * each)), x)
-    if x.ndim == 4:
-        check(nn.Sequential(norm, nn.Tanh(), nn.GroupNorm(1, groups * each)), x.to(memory_format=torch.channels_last))
+
+
+def test_group_norm_with_channels_last() -> None:
+    """After another layer: on a processor torch crashes in such a norm of the batch itself."""
+    torch.manual_seed(0)
+    norm = nn.GroupNorm(2, 6)
+    nn.init.normal_(norm.weight)
+    x = torch.randn(4, 6, 3, 5).contiguous(memory_format=torch.channels_last)
+    check(nn.Sequential(nn.Conv2d(6, 6, 1), norm, nn.Tanh()), x)
 
 
 @few

@@ -94,10 +94,18 @@ class _GroupNorm(_ScaleAndShift):
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """As one example, of which every example is some groups: torch then gives a scale and a shift for each."""
         rows, channels, positions, groups = self._sizes(x)
-        values = (value.reshape(1, -1, *value.shape[2:]) for value in (g, x, mean, deviation))
-        sizes = 1, rows * channels, positions, rows * groups
+        g, x_together = (value.reshape(1, rows * channels, positions) for value in (g, x))
         backward, scale, shift = torch.ops.aten.native_group_norm_backward(
-            *values, weight.repeat(rows), *sizes, [needed, True, True]
+            g,
+            x_together,
+            mean.view(1, -1),
+            deviation.view(1, -1),
+            weight.repeat(rows),
+            1,
+            rows * channels,
+            positions,
+            rows * groups,
+            [needed, True, True],
         )
         return backward.view(x.shape) if needed else None, scale.view(rows, -1), shift.view(rows, -1)
 
