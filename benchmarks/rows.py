@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.vision import depthwise_network, vision_transformer
 from sordino import models
 
 Batch = tuple[Tensor, Tensor]
@@ -57,6 +58,9 @@ ROWS = {
     "lenet-5": Row("LeNet-5", models.lenet5, (1, 28, 28), 512),
     "bilstm": Row("BiLSTM, 20 word vectors", models.BiLSTMClassifier, (20, 100), 300, classes=4),
     "resnet-18": Row("ResNet-18, group norm", models.resnet18, (3, 32, 32), 64, goal=1.5),
+    "resnet-18-64": Row("ResNet-18, group norm, 64×64", models.resnet18, (3, 64, 64), 16, goal=1.5),
+    "depthwise": Row("depthwise network, 64×64", depthwise_network, (3, 64, 64), 32, goal=1.5),
+    "vit": Row("vision transformer, 64×64", vision_transformer, (3, 64, 64), 32, goal=1.3),
     "fcn": Row("FCN 784-1024-512-64-10", lambda: models.dense(784, 1024, 512, 64, 10), (784,), 1024, goal=1.3),
     "ins-mnist": Row("INS Table 1, MNIST", ins_mnist_cnn, (1, 28, 28), 250),
     "ins-cifar": Row("INS Table 1, CIFAR-10", ins_cifar_cnn, (3, 32, 32), 2000),
