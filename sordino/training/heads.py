@@ -96,7 +96,7 @@ class NetworkHead:
 
     def records(self, x: Any, y: NDArray[np.int64], *, double: bool = False) -> Records:
         if isinstance(x, StoredImages):
-            return _Streamed(x, self._scaled, _precision(double))
+            return _Streamed(x, self.input_scale, _precision(double))
         return ArrayRecords(self._scaled(x).astype(_precision(double), copy=False), y)
 
     def _start(self, classes: int, double: bool) -> nn.Module:
@@ -114,7 +114,7 @@ class NetworkHead:
         return model
 
     def _scaled(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        return x if self.input_scale == 1 else x * np.float32(self.input_scale)
+        return _scaled(x, self.input_scale)
 
     @torch.no_grad()
     def scores(self, weights: Weights, x: NDArray[np.float32], classes: int) -> Tensor:
@@ -134,7 +134,7 @@ class _Streamed:
     """Images that are read as they are drawn, on a network's scale."""
 
     images: StoredImages
-    scaled: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+    scale: float
     precision: type[np.floating]
 
     def __len__(self) -> int:
@@ -142,10 +142,14 @@ class _Streamed:
 
     def batch(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         x, y = self.images.batch(indices)
-        return torch.from_numpy(self.scaled(x.numpy()).astype(self.precision, copy=False)), y
+        return torch.from_numpy(_scaled(x.numpy(), self.scale).astype(self.precision, copy=False)), y
 
     def fingerprint(self, key: bytes) -> str:
         return self.images.fingerprint(key)
+
+
+def _scaled(x: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
+    return x if scale == 1 else x * np.float32(scale)
 
 
 def _precision(double: bool) -> type[np.floating]:

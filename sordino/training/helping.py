@@ -4,6 +4,7 @@ Helpers have no program of their own. For each training they are sent the model 
 """
 
 import os
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -23,6 +24,7 @@ class Helped(Several):
     @contextmanager
     def leading(self, model: Any, records: Any) -> Iterator[None]:
         with self.ending_others():
+            check_sendable(model, None if type(records) is ArrayRecords else records)
             self.order(Helped.help)
             for rank in range(1, self.size):
                 with self.reached():
@@ -54,6 +56,14 @@ class Helped(Several):
         """Nothing is left to help with."""
         with suppress(ProcessLost):
             self.order(End())
+
+
+def check_sendable(*things: Any) -> None:
+    """Refuse, before anything is sent, what has no form outside of this process."""
+    try:
+        pickle.dumps(things)
+    except Exception as problem:
+        raise ValueError(f"this training cannot be sent to other processes: run it in one ({problem})") from problem
 
 
 @contextmanager

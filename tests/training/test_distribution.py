@@ -7,6 +7,7 @@ torch in each of them would take longer than all else.
 import ctypes
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -20,9 +21,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
@@ -30,10 +33,15 @@ from torch.distributed.fsdp import fully_shard
 import sordino
 from sordino.budget import Ledger
 from sordino.cli.main import run as command
-from sordino.data import PoissonSampler
+from sordino.data import ImageFiles, PoissonSampler
+from sordino.data.image_index import ImageIndex
+from sordino.features import Pixels, StoredImages
 from sordino.gradients import tuning
 from sordino.runs import Key, Run
 from sordino.training import SGD, Adam, LinearClassifier, Plan, PrivateLoop
+from sordino.training.heads import NetworkHead
+from sordino.training.helping import check_sendable
+from sordino.training.modules import TrainableModule
 from sordino.training.plan import QuantileClip
 from sordino.training.sharding import local
 
@@ -467,6 +475,23 @@ def test_a_command_trains_on_several_processes(processes: Processes, tmp_path: P
     ended = processes.run(tmp_path, 2, "commands", options={"arguments": ["resume", str(tmp_path / "run")]})
     assert [torch.load(tmp_path / f"commands-{place}.pt")["code"] for place in range(2)] == [2, 0], ended
     assert "finished" in (tmp_path / "0.err").read_text()
+
+
+def test_what_helpers_are_sent_can_be_sent(tmp_path: Path) -> None:
+    """Models and records of heads whose network begins from weights that a closure gives; and what cannot be sent."""
+    head = NetworkHead(lambda classes: network(), input_scale=0.5, begin=lambda model: None)
+    model = head.model(6, 3)
+    assert isinstance(model, TrainableModule)
+    same = pickle.loads(pickle.dumps(model))
+    assert same.facts() == model.facts()
+    assert_same_weights(same.weights(), model.weights(), 0)
+    for part in range(2):
+        Image.new("L", (8, 8), part).save(tmp_path / f"{part}.png")
+    index = ImageIndex(tmp_path, ("0.png", "1.png"), np.array([0, 1]), ("a", "b"))
+    records = head.records(StoredImages(ImageFiles(index, 8, 1), Pixels(), cache=tmp_path), index.labels)
+    assert torch.equal(pickle.loads(pickle.dumps(records)).batch(np.arange(2))[0], records.batch(np.arange(2))[0])
+    with pytest.raises(ValueError, match="cannot be sent to other processes"):
+        check_sendable(lambda: None)
 
 
 def test_other_commands_refuse_several_processes(
