@@ -24,6 +24,7 @@ from sordino.training import (
     Description,
     LinearClassifier,
     LinearHead,
+    NetworkHead,
     Plan,
     Trainable,
     WeightDistributionPlan,
@@ -246,7 +247,9 @@ def _probed(
     records = int(np.clip(expected_batch_size, _PROBED_RECORDS, _PROBED_LINEAR if linear else _PROBED_IN_A_NETWORK))
     classes = len(facts.classes or ())
     rows = adversarial_rows(shape, records, streams)
-    return chosen.head.model(rows[0].size, classes), chosen.head.records(rows, np.arange(records) % classes)
+    # What random views are made of, the clip bounds as it bounds the example itself.
+    head = replace(chosen.head, crops=None, shifts=None) if isinstance(chosen.head, NetworkHead) else chosen.head
+    return head.model(rows[0].size, classes), head.records(rows, np.arange(records) % classes)
 
 
 def _two_examples(facts: Facts) -> Any:

@@ -19,6 +19,7 @@ from sordino.mechanisms import Streams
 from sordino.training.dpsgd import ClippedSum
 
 _LARGEST_NORM, _LEAST_FACTOR = 1e18, 1e-20
+_BLOCK = 4096
 _PIECE_BYTES = 2**22
 
 
@@ -77,7 +78,9 @@ class LinearClassifier:
             raise ValueError(f"expected vectors (n, {self.width}) and n labels, not {shapes}")
         check_labels(labels, self.classes)
         # One that is not finite, or too large for float32 to clip exactly, has a norm of infinity and adds zero.
-        norms = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64).square().add(1).sqrt()
+        # Block by block: in double precision all of them would take twice their own memory again.
+        parts = [torch.linalg.vector_norm(each, dim=1, dtype=torch.float64) for each in vectors.split(_BLOCK)]
+        norms = torch.cat(parts).square().add(1).sqrt()
         norms = torch.where(norms < _LARGEST_NORM, norms, torch.inf)
         rows = max(1, _PIECE_BYTES // (vectors.element_size() * max(1, self.width)))
         own_labels = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))

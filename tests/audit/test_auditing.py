@@ -28,8 +28,11 @@ SMALL_DISTRIBUTIONS = WeightDistributionPlan.calibrated(
 )
 
 
-# LSR's nine are one mechanism, on two networks.
-@pytest.mark.parametrize("name", sorted({*NAMES} - {*LARGE_RATES, "weight-distributions"} | {"lsr-m1", "lsr-c1"}))
+# LSR's nine are one mechanism, on two networks; a ResNet is too large to be probed here.
+@pytest.mark.parametrize(
+    "name",
+    sorted({*NAMES} - {*LARGE_RATES, "weight-distributions", "resnet18", "resnet18-finetune"} | {"lsr-m1", "lsr-c1"}),
+)
 def test_every_recipe_keeps_what_it_claims(name: str) -> None:
     audit = audit_recipe(name, plan=SMALL if "linear" in name else FOR_NETWORKS, runs=2000)
     assert audit.verdict == audit.sound_verdict == "consistent", audit.to_json()
@@ -57,7 +60,8 @@ def test_weight_distributions_keep_what_they_are_charged() -> None:
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"weight-distributions"}))
 def test_every_recipe_is_audited_under_its_own_plan(name: str) -> None:
     chosen, _ = _recipe(name)  # its network is probed above
-    audit = audit_plan(chosen.plan(chosen.settings.n, 2.0, 1e-5), 1e-5, moments=chosen.moments, runs=500)
+    delta = 1e-5 if chosen.settings.n < 1e5 else 1e-7
+    audit = audit_plan(chosen.plan(chosen.settings.n, 2.0, delta), delta, moments=chosen.moments, runs=500)
     assert audit.verdict == "consistent", audit.to_json()
     assert 1.99 < audit.claimed_epsilon == audit.sound_epsilon <= 2
     if name == "linear":
