@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 Loss = Callable[[Any, Any], Tensor]
@@ -21,6 +22,15 @@ class Setup:
     loss: Loss
     parameters: dict[str, Tensor]
     views: int
+
+
+def trained(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that require a gradient, by name."""
+    found: dict[str, Tensor] = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    for name, value in found.items():
+        if is_lazy(value):
+            raise ValueError(f"parameter {name} has no shape yet: run the model once on an example that is not private")
+    return found
 
 
 def plain(batch: Any) -> Any:

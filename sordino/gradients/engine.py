@@ -1,12 +1,11 @@
 """Sums of clipped per-example gradients of any model, at nearly the price of plain gradients."""
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from sordino.gradients import batches, fallback, mixing, tuning
 from sordino.gradients.batches import Loss, Setup
@@ -39,7 +38,8 @@ class ClippedGradients:
     """Σ over a batch's examples of g·min(1, l2_clip/‖g‖), where g is the gradient of the example's loss.
 
     Guarantee: one example more or less moves the sums, taken together, by at most l2_clip, up to rounding. A model that
-    mixes examples is refused; an example with a non-finite gradient adds nothing.
+    mixes examples is refused; an example with a non-finite gradient adds nothing, and once sealed (`seal`) neither does
+    one on which the model or its loss raises.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class ClippedGradients:
             if count is not None and (type(count) is not int or count < 1):
                 raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}")
         self._model, self._loss, self._views, self._penalty = model, loss, views, l2_penalty
-        self._parameters = _trained(model)
+        self._parameters = batches.trained(model)
         if not self._parameters:
             raise ValueError("the model has no parameter to train: set requires_grad on some")
         self.clipping = clipping or Flat()
@@ -109,6 +109,7 @@ class ClippedGradients:
         self._strategy: Strategy | None = None
         self._layers: list[tuple[nn.Module, bool]] = []
         self._probed = 0
+        self._checked: Any = None
         self._sealed = False
         self._moving: Any = None
 
@@ -158,6 +159,7 @@ class ClippedGradients:
                 strategy, self.choices = tuning.repeated(setup, rows, y, self.choices)
         self._probe(strategy, rows, y, min(self.choices.physical_batch, max(_PROBED, 2 * batches.size(y))))
         self._moving = self._blank(rows) if buffers_move else None
+        self._checked = batches.take(rows, y, torch.zeros(1, dtype=torch.int64, device=self._device()), self._views)
         self._strategy, self._layers = strategy, self._modes()
 
     @torch.inference_mode(False)
@@ -169,8 +171,9 @@ class ClippedGradients:
     def seal(self) -> None:
         """Check no further batches, so that no error or warning can depend on them.
 
-        Physical batches are then at most as large as those that were checked for mixing, and a model that has changed
-        since is refused (`refuse_changes`) until it is prepared again.
+        An example on which the model or its loss raises adds nothing: an error may quote it. If they raise on one that
+        was checked, too, they are broken, and that is shown. Physical batches are at most as large as those that were
+        checked for mixing; a model that has changed since is refused (`refuse_changes`) until it is prepared again.
         """
         self._sealed = True
 
@@ -187,7 +190,7 @@ class ClippedGradients:
 
     def _follow(self) -> None:
         """Follow parameters that were replaced; refuse a change of which are trained, and gradient hooks."""
-        now = _trained(self._model)
+        now = batches.trained(self._model)
         if now.keys() != self._parameters.keys():
             names = ", ".join(sorted(now.keys() ^ self._parameters.keys())[:3])
             raise ValueError(
@@ -280,7 +283,7 @@ class ClippedGradients:
         while True:
             try:
                 losses, parts = strategy(*batch)
-            except (NoRuleError, RuntimeError):  # a case that the first batch did not contain
+            except Exception:  # a case that the first batch did not contain
                 unsound = self._raising(strategy, x, y, counted.nonzero().flatten())
             else:
                 with without_autocast(losses.device.type), full_precision():
@@ -308,7 +311,7 @@ class ClippedGradients:
         whole, losses = whole[:own].to(self._norm_type()), losses[:own]
         if len(alone):
             found = self._add_one_by_one(sums, *batches.take(x, y, alone, self._views), l2_clip)
-            whole[alone], losses[alone] = found
+            whole[alone], losses[alone] = found[0], found[1].to(losses.dtype)
         return whole, losses
 
     def _raising(self, strategy: Strategy, x: Any, y: Any, examples: Tensor) -> Tensor:
@@ -318,7 +321,7 @@ class ClippedGradients:
         """
         try:
             strategy(*batches.take(x, y, examples.to(self._device()), self._views))
-        except (NoRuleError, RuntimeError):
+        except Exception:
             if len(examples) == 1:
                 return examples
             halves = examples.split((len(examples) + 1) // 2)
@@ -357,7 +360,7 @@ class ClippedGradients:
         norms, losses = [], []
         for place in range(batches.size(y)):
             example = batches.between(x, y, place, place + 1, self._views)
-            loss, gradients = fallback.by_loop(self._setup(), *example)
+            loss, gradients = self._formed(*example)
             parts: dict[str, MeasuredGradient] = {}
             for name, value in gradients.items():
                 formed = value.double() + self._penalty * self._parameters[name].detach()
@@ -374,13 +377,15 @@ class ClippedGradients:
             losses.append(loss)
         return torch.cat(norms).to(self._norm_type()), torch.cat(losses)
 
-
-def _trained(model: nn.Module) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    for name, value in found.items():
-        if is_lazy(value):
-            raise ValueError(f"parameter {name} has no shape yet: run the model once on an example that is not private")
-    return found
+    def _formed(self, x: Any, y: Any) -> fallback.PerExample:
+        """An example's loss and gradients; once sealed, no numbers where the model or its loss raises on it."""
+        if not self._sealed:
+            return fallback.by_loop(self._setup(), x, y)
+        with suppress(Exception):
+            return fallback.by_loop(self._setup(), x, y)
+        fallback.by_loop(self._setup(), *self._checked)  # raises if the model is broken, whatever the example
+        nothing = {name: torch.full_like(value, torch.nan)[None] for name, value in self._parameters.items()}
+        return self._empty()[1].new_full((1,), torch.nan), nothing
 
 
 def _no_strategy(x: Any, y: Any) -> tuple[Tensor, dict[str, MeasuredGradient]]:

@@ -119,7 +119,8 @@ def fit(
     ledger : what pays; with a `run`, one that is kept in a file.
     run : a folder or Run to train in; calling again with the same settings resumes it, or loads the weights if
         it is finished.
-    loss : loss(output, target), one number an example (reduction="none").
+    loss : loss(output, target), one number an example (reduction="none"). A record on which it or the model raises,
+        such as one with a label that is no class, adds nothing to a step: an error would reveal it.
     averaging : release a running average of the weights in place of the last ones.
     what, part : words for the ledger's entry: what is done, on which part of the data.
     seed : for experiments: anyone can then compute the noise, and the statement says that it voids privacy.

@@ -61,7 +61,8 @@ def make_private(
     Parameters
     ----------
     model, optimizer : as in any torch loop; the optimizer is over the model's parameters.
-    loss : loss(output, target), one number an example (reduction="none").
+    loss : loss(output, target), one number an example (reduction="none"). A record on which it or the model raises,
+        such as one with a label that is no class, adds nothing to a step: an error would reveal it.
     data : a torch Dataset of pairs or of dicts with `labels`; a DataLoader, whose dataset and collate_fn are used and
         whose batch_size is the default of expected_batch_size; a pair (x, y) of arrays; or Records.
     epochs : how often each record is drawn on average, in all.

@@ -206,6 +206,48 @@ def test_passes_of_one_shape_give_the_same_sums(policy: str, bad: list[int]) -> 
     assert all(torch.allclose(found.sums[name], value, atol=1e-6) for name, value in expected.sums.items())
 
 
+class Picky(nn.Module):
+    """Raises on some rows, or on all of them."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        super().__init__()
+        self.linear, self.error, self.broken = nn.Linear(6, 3), error, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.broken or bool((x == 12345.0).any()):
+            raise self.error(f"cannot take {float(x.max())}")
+        found: Tensor = self.linear(x)
+        return found
+
+
+@pytest.mark.parametrize("error", [ValueError, IndexError, KeyError, RuntimeError, ZeroDivisionError])
+@pytest.mark.parametrize("clipping", [Flat(), PerLayer()], ids=repr)
+def test_once_sealed_an_example_on_which_the_model_raises_adds_exactly_nothing(
+    error: type[Exception], clipping: Clipping
+) -> None:
+    torch.manual_seed(0)
+    model = Picky(error)
+    clipped = ClippedGradients(model, nn.CrossEntropyLoss(reduction="none"), CLIP, clipping=clipping)
+    x, y = torch.randn(9, 6), torch.arange(9) % 3
+    clipped.prepare(x, y)
+    clipped.seal()
+    x[4] = torch.nan
+    without = clipped(x, y)
+    x[4] = 12345.0
+    found = clipped(x, y)
+    assert all(torch.equal(found.sums[name], without.sums[name]) for name in without.sums)
+    assert torch.equal(found.norms, without.norms)
+    x[4], y[4] = 1.0, 777
+    found = clipped(x, y)
+    assert all(torch.equal(found.sums[name], without.sums[name]) for name in without.sums)
+    assert not any(total.any() for total in clipped(x[4:5], y[4:5]).sums.values())
+    model.broken = True  # whatever the example: nobody's, so it is shown, and what it quotes is not of this batch
+    with pytest.raises(error) as problem:
+        clipped(torch.full((2, 6), 4321.0), y[:2])
+    assert "4321" not in str(problem.value)
+    assert problem.value.__context__ is None
+
+
 def test_a_non_finite_example_in_the_first_batch() -> None:
     torch.manual_seed(3)
     x, y = torch.randn(4, 3, 6), torch.randn(4, 2)
