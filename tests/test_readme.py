@@ -25,6 +25,17 @@ def test_the_loop_spends_what_it_was_given_and_no_more_when_run_again(tmp_path: 
     assert (tmp_path / "runs/loop/ledger.json").is_file()
 
 
+def test_the_loop_resumes_when_it_is_run_again_after_a_kill(tmp_path: Path) -> None:
+    step = "    private.step(x, y)\n"
+    assert step in LOOP
+    killed = LOOP.replace(step, f"{step}    if private.drawn == 30:\n        __import__('os')._exit(9)\n")
+    assert subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, check=False).returncode == 9
+    again = LOOP.replace("for x, y in", "print(private.drawn)\nfor x, y in")
+    drawn, epsilon = run(again, tmp_path).split()
+    assert 0 < int(drawn) <= 30
+    assert 2.99 < float(epsilon) <= 3
+
+
 def test_a_data_frame_is_learnt(tmp_path: Path) -> None:
     accuracy, epsilon = run(FRAME, tmp_path).split()
     assert float(accuracy) > 0.9
