@@ -148,12 +148,15 @@ def loaded_module(folder: Path, module: nn.Module) -> LoadedModel:
         raise RunError(f"{run.model} holds the weights of another model than this {type(module).__name__}") from None
 
     def outputs(examples: Any) -> NDArray[np.floating]:
-        device = next((value.device for value in module.parameters()), None)
+        """For examples in the module's precision: NumPy's and pandas' numbers have twice that of most modules."""
+        x = examples if isinstance(examples, torch.Tensor) else torch.tensor(np.asarray(examples))
+        like = next((value for value in module.parameters() if value.is_floating_point()), x)
+        x = x.to(like.device, like.dtype if x.is_floating_point() else x.dtype)
         mode = module.training
         module.eval()
         try:
             with torch.no_grad():
-                return np.asarray(module(torch.as_tensor(examples, device=device)).float().cpu().numpy())
+                return np.asarray(module(x).float().cpu().numpy())
         finally:
             module.train(mode)
 

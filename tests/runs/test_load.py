@@ -40,6 +40,8 @@ def test_a_fitted_module_predicts(tmp_path: Path) -> None:
     loaded = sordino.load(tmp_path, model=network().train())
     assert loaded.predict(X) == trained(X).argmax(1).tolist()
     assert loaded.predict_proba(X) == pytest.approx(trained(X).softmax(1).detach().numpy(), abs=1e-6)
+    for rows in (X.double().numpy(), pd.DataFrame(X.numpy())):  # as NumPy and pandas have them
+        assert loaded.predict(rows) == trained(X).argmax(1).tolist()
     assert loaded.module.training  # as it was given
     assert loaded.statement["epsilon"] == sordino.Ledger.open(tmp_path / "ledger.json").epsilon()
 
