@@ -94,8 +94,8 @@ class _Probe:
         y = _changed(self._y, _another, places, sources, 1)
         try:
             losses, buffers = self._run(x, y)
-        except (RuntimeError, ValueError, IndexError):
-            return  # the model does not take such an input
+        except Exception:  # by an assertion, say: the model does not take such an input
+            return
         kept = _first_unlike(self._buffers, buffers)
         if kept is not None:
             raise ExamplesMixError(

@@ -68,6 +68,22 @@ def refused(model: nn.Module, name: str, x: Tensor | None = None) -> None:
     assert "\n" not in str(error.value)
 
 
+class Bounded(nn.Module):
+    """Takes small numbers alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert float(x.detach().abs().max()) < 100
+        return x
+
+
+def test_a_model_that_asserts_what_it_takes_is_tried_on_what_it_takes() -> None:
+    torch.manual_seed(0)
+    x, y = torch.rand(5, 4), torch.randn(5, 2)
+    found = ClippedGradients(nn.Sequential(Bounded(), nn.Linear(4, 2)), squared_error)(x, y)
+    assert torch.isfinite(found.norms).all()
+    refused(nn.Sequential(Bounded(), Centred(), nn.Linear(4, 2)), "layer 1 ", x)
+
+
 @pytest.mark.parametrize("examples", [1, 2, 5])
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d(4), Centred(), OverTheBatch(), Shifted(), Mirrored()])
 def test_mixing_layers_are_refused_by_name(layer: nn.Module, examples: int) -> None:
