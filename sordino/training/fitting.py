@@ -152,7 +152,8 @@ def fit(
             run = Run.at(run) if isinstance(run, str | Path) else run
             ledger.refuse_add_remove()
             refuse_forgetful(ledger, run)
-            plan = _plan_of(run, plan)
+            with run.alone():  # another process may be at work there, and the description is its
+                plan = _plan_of(run, plan)
         steps = fitting(
             plan,
             several.replicas(model),

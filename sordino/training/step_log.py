@@ -22,7 +22,8 @@ class StepLog:
 
     A line outlasts the process when `admits` returns, and a crash of the machine once `sync` has. Who shows weights
     after each step must therefore sync after each; `fit` does so when it is left, since within a block they show
-    nowhere but in the process.
+    nowhere but in the process. A hook of the user's own that sends weights elsewhere within a block is not covered: if
+    the machine then crashes and the program is changed, one step's noise may meet two sums.
     """
 
     def __init__(self, run: Run, key: Key) -> None:

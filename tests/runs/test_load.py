@@ -13,7 +13,8 @@ from torch import nn
 import sordino
 from sordino.cli.main import run as command
 from sordino.data import PoissonSampler, load
-from sordino.runs import RunError
+from sordino.runs import Run, RunError
+from sordino.runs.run import RunBusy
 from sordino.training import LinearPlan, LogisticPlan
 
 OLD = Path(__file__).parents[1] / "fixtures/version-0.1"
@@ -151,3 +152,9 @@ def test_a_run_folder_needs_a_ledger_that_survives_a_kill(tmp_path: Path) -> Non
             run=tmp_path / "run",
         )
     assert not (tmp_path / "run/run.json").exists()
+
+
+def test_a_folder_in_which_another_process_trains_keeps_its_description(tmp_path: Path) -> None:
+    with Run.at(tmp_path).alone(), pytest.raises(RunBusy):
+        fitted(tmp_path, replace(PLAN, noise_multiplier=3.0))
+    assert not (tmp_path / "run.json").exists()
