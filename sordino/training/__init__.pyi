@@ -1,7 +1,7 @@
 from . import canaries as canaries
 from . import normalising as normalising
 from .augmentation import Shifts as Shifts
-from .clip_and_rate import ClipAndRate as ClipAndRate
+from .clip_and_rate import FoundSettings as FoundSettings
 from .clip_and_rate import tune_clip_and_rate as tune_clip_and_rate
 from .convex.linear_regression import LinearPlan as LinearPlan
 from .convex.logistic import fit_logistic as fit_logistic

@@ -32,7 +32,7 @@ class TriedSetting:
 
 
 @dataclass(frozen=True)
-class ClipAndRate:
+class FoundSettings:
     """The settings that were found, and all that were tried."""
 
     l2_clip: float
@@ -47,7 +47,7 @@ def tune_clip_and_rate(
     learning_rates: Sequence[float],
     clips: Sequence[float],
     tolerance: float = 0.01,
-) -> ClipAndRate:
+) -> FoundSettings:
     """Clip and learning rate for a private training under this plan, found on public records.
 
     Guarantee: it costs nothing if `score` reads public records alone. Steps 1 and 2 train without noise, under plans
@@ -96,4 +96,4 @@ def tune_clip_and_rate(
         if (wider, faster) != (1.0, 1.0)
     ]
     best = max([noisy, *around], key=lambda each: each.score)
-    return ClipAndRate(best.l2_clip, best.learning_rate, tuple(tried))
+    return FoundSettings(best.l2_clip, best.learning_rate, tuple(tried))
