@@ -71,7 +71,7 @@ install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,pretrained,ray,words]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,pretrained,ray,text,words]'
 	touch $@
 
 data: $(INSTALLED)
@@ -80,7 +80,7 @@ data: $(INSTALLED)
 # Exact versions of everything, from a fresh environment; run after changing a range in pyproject.toml.
 constraints:
 	$(PYTHON) -m venv .venv-constraints
-	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,pretrained,ray,words]'
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,pretrained,ray,text,words]'
 	.venv-constraints/bin/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
 	rm -rf .venv-constraints
 

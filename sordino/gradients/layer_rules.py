@@ -21,8 +21,7 @@ from sordino.gradients.tracked_parameters import NoRuleError, Tracked
 
 Strategy = Callable[[Any, Any], tuple[Tensor, dict[str, MeasuredGradient]]]
 """From a batch (x, y): losses of the examples, and measured gradients of each parameter that the loss depends on."""
-
-_COUNTS = (5, 7)
+_SIZES = (5, 7, 11, 13)
 
 
 class LayerRules:
@@ -43,26 +42,36 @@ class LayerRules:
 
     @classmethod
     def learned(cls, setup: Setup, x: Any, y: Any, rules: Mapping[str, Rule] | None = None) -> "LayerRules":
-        """Having seen two batches of different size, in neither of which the model moves rows."""
-        try:
-            return cls(setup, rules)._learn(x, y, _COUNTS)
-        except (NoRuleError, RuntimeError):  # the first batch may have the side of something that is no batch
-            return cls(setup, rules)._learn(x, y, _COUNTS[::-1])
+        """Having seen batches of different size, in not all of which the model moves rows.
 
-    def _learn(self, x: Any, y: Any, counts: Sequence[int]) -> "LayerRules":
-        self.layouts.learning = True
+        In the first, a sequence as long as the batch may be taken for it; what follows from that is seen in the second,
+        and learned in the third.
+        """
+        strategy = cls(setup, rules)
         moved: list[set[str]] = []
-        for count in counts:
+        problem: Exception | None = None
+        for count in _SIZES:
             backwards = torch.arange(count).flip(0)
-            views, model = self._setup.views, self._setup.model
-            examples = batches.take(*sample_examples(x, y, views, count), backwards, views)
-            with without_side_effects(model), _MovedRows(count) as watch:
-                self(*examples)
+            examples = batches.take(*sample_examples(x, y, setup.views, count), backwards, setup.views)
+            strategy.layouts.learn_from_the_next_pass()
+            with without_side_effects(setup.model), _MovedRows(count) as watch:
+                try:
+                    strategy(*examples)
+                    problem = None
+                except (NoRuleError, RuntimeError) as reason:  # maybe of a sequence that was taken for the batch
+                    problem = reason
             moved.append(watch.found)
+            if problem is None and not strategy.layouts.unsettled:
+                break
+        if problem is not None:
+            raise problem
+        if strategy.layouts.unsettled:
+            name = min(strategy.layouts.unsettled)
+            raise NoRuleError(f"the input of {name} does not grow with the batch in one dimension")
         if set.intersection(*moved):
             raise NoRuleError(f"the model picks or moves rows of its batch ({', '.join(set.intersection(*moved))})")
-        self.layouts.learning = False
-        return self
+        strategy.layouts.learning = False
+        return strategy
 
     def __call__(self, x: Any, y: Any) -> tuple[Tensor, dict[str, MeasuredGradient]]:
         setup, examples = self._setup, batches.size(y)

@@ -90,6 +90,31 @@ class Tape:
             raise NoRuleError(f"the examples are not in the first dimension of the inputs of {name}")
         return self.record(_OwnForward(self, layer, gradients), *inputs)
 
+    def run_open(self, name: str, layer: nn.Module, *inputs: Any, **options: Any) -> Any:
+        """Run the layer's own forward, where each operation on a parameter has its rule; by torch.func if one has none.
+
+        Which it is, is learned.
+        """
+        forward = partial(type(layer).forward, layer, *inputs, **options)
+        if name in self.layouts.closed:
+            if options:
+                raise NoRuleError(f"the arguments of {name} are not plain tensors")
+            return self.run_layer(name, layer, *inputs)
+        if not self.layouts.learning:
+            return forward()
+        expected, sites, copies = self._expected.copy(), self._sites.copy(), len(self._copies)
+        names = [full for full, _ in map(self.parameter, layer.parameters()) if full]
+        try:
+            result = forward()
+            if all(self._expected[full] > expected[full] for full in names):
+                return result
+        except (NoRuleError, RuntimeError, TypeError):
+            pass
+        self._expected, self._sites = expected, sites
+        del self._copies[copies:]
+        self.layouts.closed.add(name)
+        return self.run_open(name, layer, *inputs, **options)
+
     def track_copies(self, parameter: str, copies: Tensor) -> None:
         """A copy of a parameter for each example, which autograd itself differentiates."""
         self._expected[parameter] += 1
@@ -253,40 +278,54 @@ _CONSTANT = -1
 class Layouts:
     """In which dimension of each layer's input the examples lie: the one that grows with the batch.
 
-    Learned from two batches of different size, so that a sequence as long as the batch is never mistaken for it.
+    Learned from batches of different size, so that a sequence as long as the batch is never mistaken for it.
     """
 
     def __init__(self) -> None:
+        self.closed: set[str] = set()
+        """Layers that use a parameter in a way that has no rule."""
+        self.learning = False
+        self.unsettled: set[str] = set()
+        """Inputs in this pass of which the dimension is not known yet."""
         self._shapes: dict[str, tuple[int, torch.Size]] = {}
         self._dimensions: dict[str, int] = {}
-        self.learning = False
+        self._mixed: set[str] = set()
+
+    def learn_from_the_next_pass(self) -> None:
+        self.learning = True
+        self.closed.clear()
+        self.unsettled.clear()
 
     def find_dimension(self, name: str, call: str, shape: torch.Size, examples: int) -> int | None:
-        """The dimension for this name, on which all its calls must agree; None for a tensor that does not grow."""
-        if self.learning:
-            self._learn(name, call, shape, examples)
-            if name in self._dimensions:  # known from two sizes: a constant side may well be a multiple of this one
-                return None if self._dimensions[name] == _CONSTANT else self._dimensions[name]
+        """The dimension for this name, or for this call if its calls differ; None for a tensor that does not grow."""
+        if self.learning and not self._learn(name, call, shape, examples):
             sides = [side == examples for side in shape] + [side % examples == 0 for side in shape]
             return sides.index(True) % len(shape) if any(sides) else None
-        dimension = self._dimensions.get(name)
+        dimension = self._dimensions.get(call if self.learning or name in self._mixed else name)
         if dimension == _CONSTANT:
             return None
         if dimension is None or len(shape) <= dimension or shape[dimension] % examples:
             raise NoRuleError(f"no dimension of the input of {name} is that of the examples")
         return dimension
 
-    def _learn(self, name: str, call: str, shape: torch.Size, examples: int) -> None:
-        before = self._shapes.setdefault(call, (examples, shape))
-        if before[0] == examples:
-            return
-        pairs = enumerate(zip(before[1], shape, strict=False))
+    def _learn(self, name: str, call: str, shape: torch.Size, examples: int) -> bool:
+        """Whether this call's dimension is known; compared with the batch before, which had another size."""
+        before = self._shapes.get(call, (examples, shape))
+        self._shapes[call] = examples, shape
+        if before[0] == examples or len(before[1]) != len(shape):
+            self.unsettled.add(name)
+            return False
+        pairs = enumerate(zip(before[1], shape, strict=True))
         growing = [d for d, (old, new) in pairs if old != new and old * examples == new * before[0]]
         if before[1] == shape:
             growing = [_CONSTANT]
-        if len(before[1]) != len(shape) or len(growing) != 1 or self._dimensions.get(name, growing[0]) != growing[0]:
-            raise NoRuleError(f"the input of {name} does not grow with the batch in one dimension")
-        self._dimensions[name] = growing[0]
+        if len(growing) != 1:
+            self.unsettled.add(name)
+            return False
+        if self._dimensions.setdefault(name, growing[0]) != growing[0]:
+            self._mixed.add(name)
+        self._dimensions[call] = growing[0]
+        return True
 
 
 class Routes:

@@ -1,11 +1,13 @@
 """Parameters that a model uses outside the layers that have rules.
 
 While a batch passes, every trainable parameter in the model is a `Tracked` tensor. Layers with rules take its plain
-value. Any other operation on one ends up here, so that no use of a parameter goes unnoticed: it is done on a copy for
-each example, whose gradient autograd computes, or, if no rule covers it, the whole model takes the fallback.
+value. Any other operation on one ends up here, so that no use of a parameter goes unnoticed: functions that have a rule
+(a product, a lookup) take it, others are done on a copy for each example, whose gradient autograd computes, and if
+neither covers it, the whole model takes the fallback.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,8 +21,25 @@ class NoRuleError(Exception):
     """A use of a parameter that no rule covers: the model's gradients must come from the fallback."""
 
 
+_Rule = TypeVar("_Rule", bound=Callable[..., Any])
+_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
+
+def register_function(*names: str) -> Callable[[_Rule], _Rule]:
+    """Register the decorated function as the rule for torch functions of these names, where a parameter is used.
+
+    It is called as ``rule(tape, site, *arguments)`` and returns NotImplemented where it does not apply.
+    """
+
+    def register(rule: _Rule) -> _Rule:
+        _FUNCTIONS.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
 class Tracked(Tensor):
-    """A trainable parameter, or something computed from parameters alone."""
+    """A trainable parameter, or something that is the same for all examples but computed from parameters."""
 
     parameter: str
     plain: Tensor
@@ -35,6 +54,13 @@ class Tracked(Tensor):
         self.parameter, self.plain, self._tape, self._copies = parameter, plain, tape, copies
         self.derived = copies is not None
         return self
+
+    @classmethod
+    def common(cls, parameter: str, copies: Tensor, tape: "Tape") -> Tensor:
+        """What is the same for all examples, from a copy for each of them."""
+        if not copies.dtype.is_floating_point:
+            return copies[0]
+        return cls.of(parameter, copies[0], tape, copies)
 
     def copies(self) -> Tensor:
         """A value for each example, (examples, *shape)."""
@@ -66,6 +92,8 @@ _NOT_TENSORS |= {"__len__", "item", "tolist", "numpy", "__float__", "__int__", "
 _ELEMENTWISE = {"add", "sub", "mul", "div", "rsub", "truediv", "true_divide", "subtract", "multiply", "divide"}
 _ELEMENTWISE |= {f"__{prefix}{name}__" for name in ("add", "sub", "mul", "truediv") for prefix in ("", "r", "i")}
 _ELEMENTWISE |= {"add_", "sub_", "mul_", "div_"}
+_ELEMENTWISE |= {"where", "maximum", "minimum", "pow", "__pow__", "masked_fill", "addcmul", "lerp"}
+_ELEMENTWISE |= {"scaled_dot_product_attention"}  # of a mask, which has a place for the examples
 _PRODUCTS = {"matmul", "__matmul__", "linear"}
 _EXPANSIONS = {"expand", "expand_as", "repeat", "broadcast_to"}
 
@@ -74,13 +102,20 @@ def _apply(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tracked = [leaf for leaf in leaves if isinstance(leaf, Tracked)]
     tape = tracked[0]._tape
-    data = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Tracked) and leaf.ndim]
     site = tape.site(f"{tracked[0].parameter}.{name}")
+    if name in _FUNCTIONS:
+        result = _FUNCTIONS[name](tape, site, *args, **kwargs)
+        if result is not NotImplemented:
+            return result
+    data = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Tracked) and leaf.ndim]
     places = [tape.find_dimension(f"{site}/{index}", f"{site}/{index}", leaf.shape) for index, leaf in enumerate(data)]
     if any(place is not None for place in places):
-        if _broadcasts(name, leaves, data, tracked) and all(place == 0 for place in places):
-            copies = _aligned(tracked[0].copies(), data[0])
-            args, kwargs = pytree.tree_unflatten([copies if leaf is tracked[0] else leaf for leaf in leaves], spec)
+        if name in _ELEMENTWISE:
+            sides = {
+                (x.ndim - place, x.shape[place]) for x, place in zip(data, places, strict=True) if place is not None
+            }
+            leaves = [_aligned(leaf.copies(), sides) if isinstance(leaf, Tracked) else leaf for leaf in leaves]
+            args, kwargs = pytree.tree_unflatten(leaves, spec)
             return func(*args, **kwargs)
         rest = [leaf for leaf in leaves[1:] if leaf is not None]
         if name in _PRODUCTS and leaves[0] is data[0] and all(isinstance(leaf, Tracked) for leaf in rest):
@@ -113,21 +148,29 @@ def _of_parameters(func: Any, leaves: list[Any], spec: Any, tracked: list[Tracke
         )
         return func(*args, **kwargs)
 
-    plain = on(*(leaf.plain for leaf in tracked))
-    copies = torch.func.vmap(on)(*(leaf.copies() for leaf in tracked))
-    first = tracked[0]
-    return pytree.tree_map(lambda p, c: Tracked.of(first.parameter, p, first._tape, c), plain, copies)
+    # What is drawn at random is drawn once for all examples, as the model itself does.
+    copies = torch.func.vmap(on, randomness="same")(*(leaf.copies() for leaf in tracked))
+    return pytree.tree_map(lambda each: Tracked.common(tracked[0].parameter, each, tracked[0]._tape), copies)
 
 
-def _aligned(copies: Tensor, data: Tensor) -> Tensor:
-    """The copies as (rows, …), ready to be broadcast against a tensor whose first dimension is the examples' rows."""
-    if copies.ndim - 1 == data.ndim and copies.shape[1] == 1:
-        copies = copies[:, 0]
-    if copies.ndim > data.ndim:
-        raise NoRuleError("a parameter has more dimensions than the data it is combined with")
-    rows = data.shape[0] // copies.shape[0]
-    copies = copies.repeat_interleave(rows, 0) if rows > 1 else copies
-    return copies.view(copies.shape[0], *[1] * (data.ndim - copies.ndim), *copies.shape[1:])
+def _aligned(copies: Tensor, sides: set[tuple[int, int]]) -> Tensor:
+    """The copies ready to be broadcast against data.
+
+    `sides` are the data's dimensions of the examples, counted from the last, with their lengths.
+    """
+    if len(sides) != 1:
+        raise NoRuleError("data with the examples in different dimensions meet in one operation")
+    place, length = next(iter(sides))
+    examples, *shape = copies.shape
+    before, after = shape[: -place or None] if len(shape) >= place else [], shape[len(shape) - place + 1 :]
+    if len(shape) >= place:
+        if shape[len(shape) - place] != 1:
+            raise NoRuleError("a parameter has a dimension where the data it is combined with has the examples")
+        copies = copies.reshape(examples, *before, *after).movedim(0, len(before))
+    else:
+        copies = copies.view(examples, *[1] * (place - 1 - len(shape)), *shape)
+    rows = length // examples
+    return copies.repeat_interleave(rows, -place) if rows > 1 else copies
 
 
 def _product(x: Tensor, tracked: list[Tracked], *, transposed: bool) -> Tensor:

@@ -19,7 +19,7 @@ from sordino.gradients.per_example_gradients import (
 from sordino.gradients.per_example_gradients import linear as fast_linear
 from sordino.gradients.rules.registry import register_rule
 from sordino.gradients.tape import Gradients, Tape
-from sordino.gradients.tracked_parameters import NoRuleError
+from sordino.gradients.tracked_parameters import NoRuleError, Tracked
 
 
 @register_rule(nn.Linear)
@@ -27,33 +27,40 @@ def linear(tape: Tape, name: str, layer: nn.Linear, x: Tensor) -> Tensor:
     return affine(tape, name, x, layer.weight, layer.bias)
 
 
-def affine(tape: Tape, name: str, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """F.linear, recorded."""
-    dimension = tape.dimension(name, x)
-    return tape.record(_Affine(tape, dimension, weight, bias), x)
+def affine(
+    tape: Tape, name: str, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, transposed: bool = False
+) -> Tensor:
+    """F.linear, recorded; for a weight (inputs, outputs) if `transposed`."""
+    dimension = None if isinstance(x, Tracked) else tape.find_dimension(name, tape.site(name), x.shape)
+    if dimension is None:  # the same for all examples, but with a gradient for each
+        copies = x.copies() if isinstance(x, Tracked) else x.expand(tape.examples, *x.shape)
+        return Tracked.common(name, tape.record(_Affine(tape, 0, weight, bias, transposed), copies), tape)
+    result: Tensor = tape.record(_Affine(tape, dimension, weight, bias, transposed), x)
+    return result
 
 
 class _Affine:
     """One call of a linear map."""
 
-    def __init__(self, tape: Tape, dimension: int, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight_name, self._weight = tape.parameter(weight)
+    def __init__(self, tape: Tape, dimension: int, weight: Tensor, bias: Tensor | None, transposed: bool) -> None:
+        self._weight_name, value = tape.parameter(weight)
+        assert value is not None
+        self._weight, self._transposed = value.T if transposed else value, transposed
         self._bias_name, self._bias = tape.parameter(bias)
         self._examples, self._dimension, self._buffers = tape.examples, dimension, tape.buffers
         self.parameters = tuple(name for name in (self._weight_name, self._bias_name) if name)
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        assert self._weight is not None
         return fast_linear(x, self._weight, self._bias), (x,)
 
     def backward(self, saved: tuple[Tensor, ...], needed: tuple[bool, ...], gradient: Any) -> tuple[Any, Gradients]:
-        assert self._weight is not None
         x, found = saved[0], dict[str, PerExampleGradient]()
         g = self._positions(gradient)
         vectors = Vectors(g)
         if self._weight_name:
             a = self._positions(x).to(g.dtype)
-            found[self._weight_name] = OuterProducts(vectors, a, self._buffers, self._weight_name)
+            left, right = (Vectors(a), g) if self._transposed else (vectors, a)
+            found[self._weight_name] = OuterProducts(left, right, self._buffers, self._weight_name)
         if self._bias_name:
             alone = g.shape[1] == 1  # then the weight's norm needs that of g too
             found[self._bias_name] = (
@@ -137,20 +144,27 @@ def _mask(padding: Tensor | None, attention: Tensor | None, q: Tensor, heads: in
 @register_rule(nn.Embedding)
 def embedding(tape: Tape, name: str, layer: nn.Embedding, tokens: Tensor) -> Tensor:
     """An example's gradient has a row for each distinct token of the example."""
-    # Position indices, for one, are the same for every example.
-    if tape.find_dimension(name, tape.site(f"{name}?"), tokens.shape) is None:
-        return F.embedding(tokens, layer.weight, layer.padding_idx)
-    return tape.record(_Embedding(tape, name, layer, tokens), tokens)
+    return lookup(tape, name, tokens, layer.weight, layer.padding_idx)
+
+
+def lookup(tape: Tape, name: str, tokens: Tensor, weight: Tensor, padding: int | None) -> Tensor:
+    """F.embedding, recorded."""
+    dimension = tape.find_dimension(name, tape.site(name), tokens.shape)
+    if dimension is None:  # position indices, for one, are the same for every example
+        copies = tokens.expand(tape.examples, *tokens.shape)
+        return Tracked.common(name, tape.record(_Embedding(tape, 0, weight, padding), copies), tape)
+    result: Tensor = tape.record(_Embedding(tape, dimension, weight, padding), tokens)
+    return result
 
 
 class _Embedding:
-    def __init__(self, tape: Tape, name: str, layer: nn.Embedding, tokens: Tensor) -> None:
-        weight_name, weight = tape.parameter(layer.weight)
-        assert weight_name is not None
-        assert weight is not None
-        self.parameters: tuple[str, ...] = (weight_name,)
-        self._weight, self._padding = weight, layer.padding_idx
-        self._examples, self._dimension = tape.examples, tape.dimension(name, tokens)
+    def __init__(self, tape: Tape, dimension: int, weight: Tensor, padding: int | None) -> None:
+        name, value = tape.parameter(weight)
+        assert name is not None
+        assert value is not None
+        self.parameters: tuple[str, ...] = (name,)
+        self._weight, self._padding = value, padding
+        self._examples, self._dimension = tape.examples, dimension
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         return F.embedding(tokens, self._weight), (tokens,)

@@ -7,7 +7,6 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from sordino.gradients.tape import Tape
-from sordino.gradients.tracked_parameters import NoRuleError
 
 Rule = Callable[..., Any]
 """rule(tape, name, layer, *inputs, **options): the layer's forward pass, recorded on the tape."""
@@ -90,7 +89,5 @@ def _rule_of(layer: nn.Module) -> Rule | None:
 
 
 def any_layer(tape: Tape, name: str, layer: nn.Module, *inputs: Any, **options: Any) -> Any:
-    """A layer without a rule and without layers inside: per-example gradients of the layer alone, by torch.func."""
-    if options:
-        raise NoRuleError(f"the arguments of {name} are not plain tensors")
-    return tape.run_layer(name, layer, *inputs)
+    """A layer without a rule and without layers inside: by what it does with its parameters, or else by torch.func."""
+    return tape.run_open(name, layer, *inputs, **options)

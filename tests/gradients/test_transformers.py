@@ -1,0 +1,99 @@
+"""Models of Hugging Face's transformers, and adapters by peft, take the layer rules and give the naive loop's sums."""
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from .reference import check
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+
+# peft asks transformers for something by its old name.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+_WORDS, _EXAMPLES, _LENGTH = 19, 4, 5
+_SIZES = {"vocab_size": _WORDS, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+_SIZES |= {"intermediate_size": 6, "max_position_embeddings": 12}
+_SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_OF_BART = {"vocab_size": _WORDS, "d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0, **_SPECIAL}
+_OF_BART |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 6, "decoder_ffn_dim": 6}
+_GROUPED = {"num_key_value_heads": 1, "head_dim": 4, **_SPECIAL}
+
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "BERT": ("BertForSequenceClassification", "BertConfig", _SIZES),
+    "ALBERT": (
+        "AlbertForSequenceClassification",
+        "AlbertConfig",
+        {**_SIZES, "embedding_size": 4, "num_hidden_layers": 2},
+    ),
+    "GPT-2": (
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {"vocab_size": _WORDS, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 12, **_SPECIAL},
+    ),
+    "OPT": (
+        "OPTForCausalLM",
+        "OPTConfig",
+        {**_SIZES, "ffn_dim": 6, "word_embed_proj_dim": 8, **_SPECIAL},
+    ),
+    "BART": ("BartForConditionalGeneration", "BartConfig", {**_OF_BART, "max_position_embeddings": 12}),
+    "T5": (
+        "T5ForConditionalGeneration",
+        "T5Config",
+        {"vocab_size": _WORDS, "d_model": 8, "d_kv": 4, "d_ff": 6, "num_layers": 1, "num_heads": 2, **_SPECIAL},
+    ),
+    "Llama": ("LlamaForCausalLM", "LlamaConfig", {**_SIZES, **_SPECIAL}),
+    "Gemma": ("GemmaForCausalLM", "GemmaConfig", {**_SIZES, **_GROUPED}),
+    "Qwen 3": ("Qwen3ForCausalLM", "Qwen3Config", {**_SIZES, **_GROUPED}),
+}
+
+
+def built(name: str, **changes: Any) -> nn.Module:
+    """A tiny random model, moved a little from where it starts: norms start at 1, biases at 0."""
+    kind, config, sizes = MODELS[name]
+    torch.manual_seed(0)
+    model = getattr(transformers, kind)(getattr(transformers, config)(**{**sizes, **changes})).eval()
+    return moved(model)
+
+
+def moved(model: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(torch.randn_like(value), alpha=0.1)
+    return model
+
+
+def batch(name: str) -> dict[str, Tensor]:
+    """Texts of different lengths, padded."""
+    tokens = torch.randint(3, _WORDS, (_EXAMPLES, _LENGTH))
+    lengths = torch.tensor([5, 3, 4, 5])
+    x = {"input_ids": tokens, "attention_mask": (torch.arange(_LENGTH) < lengths[:, None]).long()}
+    return x | ({"decoder_input_ids": tokens.roll(1, 1)} if name in ("BART", "T5") else {})
+
+
+def loss(output: Any, target: Tensor) -> Tensor:
+    """Of the scores in what Hugging Face's models return: of a class, or of a token at each position."""
+    scores = output.logits
+    each = nn.functional.cross_entropy(scores.movedim(-1, 1), target, reduction="none")
+    return each if each.ndim == 1 else each.mean(1)
+
+
+def takes_the_rules(model: nn.Module, x: Any, y: Tensor) -> None:
+    clipped = check(model, x, y, loss=loss)
+    assert clipped.choices is not None
+    assert clipped.choices.strategy == "rules"
+
+
+def targets(name: str, x: dict[str, Tensor]) -> Tensor:
+    return torch.arange(_EXAMPLES) % 2 if "BERT" in name else x["input_ids"].roll(-1, 1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_whole_models(name: str) -> None:
+    model, x = built(name), batch(name)
+    takes_the_rules(model, x, targets(name, x))
