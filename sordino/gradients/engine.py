@@ -152,7 +152,7 @@ class ClippedGradients:
         rows, setup = self._rows(x), self._setup()
         buffers_move = mixing.refuse_mixing(setup, rows, y)
         with without_side_effects(self._model):
-            fallback.refuse_strays(setup, rows, y)
+            fallback.check_parameters(setup, rows, y)
             if self.choices is None:
                 strategy, self.choices = tuning.fastest(setup, rows, y, self._physical_batch)
             else:

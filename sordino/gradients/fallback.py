@@ -15,6 +15,8 @@ from sordino.gradients.batches import Setup
 from sordino.gradients.dry_runs import keep_buffers
 from sordino.gradients.per_example_gradients import MeasuredGradient, WholeGradient
 
+_TRIED, _NAMED = 8, 3
+
 PerExample = tuple[Tensor, dict[str, Tensor]]
 """The losses, and for each parameter name a gradient for each example."""
 
@@ -84,6 +86,12 @@ def _by_grad(value: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _by_backward(value: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    found = _reached(value, parameters)
+    return {name: found[name] if name in found else torch.zeros_like(parameters[name]) for name in parameters}
+
+
+def _reached(value: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Gradients of those parameters that a backward pass comes to."""
     before = {name: parameter.grad for name, parameter in parameters.items()}
     try:
         for parameter in parameters.values():
@@ -93,10 +101,7 @@ def _by_backward(value: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tens
     finally:
         for name, parameter in parameters.items():
             parameter.grad = before[name]
-    return {
-        name: torch.zeros_like(parameters[name]) if gradient is None else gradient.to_dense()
-        for name, gradient in found.items()
-    }
+    return {name: gradient.to_dense() for name, gradient in found.items() if gradient is not None}
 
 
 class _SafeGroupNorm(TorchFunctionMode):
@@ -112,8 +117,11 @@ class _SafeGroupNorm(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def refuse_strays(setup: Setup, x: Any, y: Any) -> None:
-    """Raise if the loss depends on a trainable tensor that is not a parameter of the model: nothing would train it."""
+def check_parameters(setup: Setup, x: Any, y: Any) -> None:
+    """Raise if the loss depends on a trainable tensor that is not a parameter of the model: nothing would train it.
+
+    Warn of the opposite, parameters that the loss does not depend on.
+    """
     example, leaves = batches.between(x, y, 0, 1, setup.views), []
     for _ in range(2):  # a tensor in both passes was not made by a pass
         with keep_buffers(setup.model), torch.enable_grad():
@@ -126,6 +134,36 @@ def refuse_strays(setup: Setup, x: Any, y: Any) -> None:
                 "parameter of the model, so nothing would train it: make it a parameter of the model, or call "
                 "requires_grad_(False) on it"
             )
+    if not known <= leaves[0].keys():
+        _warn_of_unused(setup, x, y)
+
+
+def _warn_of_unused(setup: Setup, x: Any, y: Any) -> None:
+    """Warn of parameters that none of a few examples' losses depends on, and raise if that is so of all.
+
+    Noise is added to them as to all others, so that they would take a random walk: an adapter that is switched off,
+    layers that the model does not use, a forward under torch.no_grad().
+    """
+    unused = dict(setup.parameters)
+    for index in range(min(batches.size(y), _TRIED)):
+        example = batches.between(x, y, index, index + 1, setup.views)
+        with keep_buffers(setup.model), torch.enable_grad(), _SafeGroupNorm():
+            value = batches.losses_of(setup.model, setup.loss, *example, 1, setup.views)[0]
+            reached = _reached(value, setup.parameters) if value.requires_grad else {}
+            unused = {name: parameter for name, parameter in unused.items() if name not in reached}
+    if len(unused) == len(setup.parameters):
+        raise ValueError(
+            "the loss depends on none of the model's trainable parameters: noise alone would move them; train those "
+            "that the model uses (an adapter may be switched off or merged), and let the gradient reach them"
+        )
+    if unused:
+        names = ", ".join(unused if len(unused) <= _NAMED else [*list(unused)[:_NAMED], "…"])
+        warnings.warn(
+            f"the loss does not depend on {len(unused)} of the model's trainable parameters ({names}): noise alone "
+            "would move them; freeze them by requires_grad_(False), or, if they should learn, let the gradient reach "
+            "them (an adapter may be switched off)",
+            stacklevel=5,
+        )
 
 
 def _leaves(value: Tensor) -> dict[int, Tensor]:

@@ -4,8 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from .reference import Applied, check
+from sordino.gradients import ClippedGradients
+
+from .reference import Applied, check, squared_error
 
 
 class Bare(nn.Module):
@@ -166,8 +169,48 @@ def test_frozen_layers_and_parameters_without_use() -> None:
         "3.weight",
         "3.bias",
     ]
-    unused = Applied(nn.ModuleList([nn.Linear(4, 2), nn.Linear(3, 3)]), lambda layers, x: layers[0](x))
-    check(unused, torch.randn(3, 4))
+
+
+class Half(nn.Module):
+    """Layers of which some are not used."""
+
+    def __init__(self, used: int) -> None:
+        super().__init__()
+        self.layers, self.used = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]), used
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers[: self.used]:
+            x = layer(x)
+        return x
+
+
+def test_what_only_noise_would_move_is_told() -> None:
+    """Once, and nothing of it depends on the numbers in the batch."""
+    torch.manual_seed(0)
+    with pytest.warns(
+        UserWarning, match=r"2 of the model's .* \(layers.1.weight, layers.1.bias\): noise alone"
+    ) as told:
+        check(Half(1), torch.randn(3, 4), dtypes=(torch.float64,))
+    assert len(told) == 1
+    with pytest.raises(ValueError, match="depends on none of the model's trainable parameters"):
+        ClippedGradients(Half(0), squared_error)(torch.randn(3, 4), torch.randn(3, 4))
+
+
+@pytest.mark.filterwarnings("ignore:.*example by example")
+def test_nothing_is_told_of_a_parameter_that_only_some_examples_reach_or_that_checkpoints_hide() -> None:
+    class Now(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) + (self.other(x) * (x[:, :1] > 0) if bool((x[:, 0] > 0).any()) else 0)
+
+    x = torch.randn(4, 4).abs() * torch.tensor([-1.0, -1, -1, 1])[:, None]
+    check(Now(), x, dtypes=(torch.float64,))
+    two = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    hidden = Applied(two, lambda two, x: checkpoint(two[1], two[0](x), use_reentrant=True))
+    ClippedGradients(hidden, squared_error)(x, torch.randn(4, 4))
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no batching rule for it

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sordino.gradients import ClippedGradients
+
 from .reference import check
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -97,3 +99,58 @@ def targets(name: str, x: dict[str, Tensor]) -> Tensor:
 def test_whole_models(name: str) -> None:
     model, x = built(name), batch(name)
     takes_the_rules(model, x, targets(name, x))
+
+
+def lora(**options: Any) -> Any:
+    return peft.LoraConfig(r=2, **options)
+
+
+ADAPTERS: dict[str, tuple[str, Any]] = {
+    "LoRA on BERT": ("BERT", lora(task_type="SEQ_CLS", target_modules=["query", "value"])),
+    "LoRA on all of GPT-2": ("GPT-2", lora(task_type="CAUSAL_LM", target_modules="all-linear", fan_in_fan_out=True)),
+    "LoRA on T5": ("T5", lora(task_type="SEQ_2_SEQ_LM", target_modules=["q", "v"])),
+    "LoRA on embeddings": ("Llama", lora(task_type="CAUSAL_LM", target_modules=["embed_tokens", "q_proj"])),
+    "DoRA": ("BERT", lora(task_type="SEQ_CLS", target_modules=["query"], use_dora=True)),
+    "LoKr": ("BERT", peft.LoKrConfig(task_type="SEQ_CLS", r=2, target_modules=["query"])),
+    "IA3": (
+        "BERT",
+        peft.IA3Config(
+            task_type="SEQ_CLS", target_modules=["key", "output.dense"], feedforward_modules=["output.dense"]
+        ),
+    ),
+    "prefix tuning": ("GPT-2", peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_adapters(name: str) -> None:
+    base, config = ADAPTERS[name]
+    model, x = moved(peft.get_peft_model(built(base), config)).eval(), batch(base)
+    takes_the_rules(model, x, targets(base, x))
+
+
+def test_biases_alone() -> None:
+    """BiTFiT: biases, and the new classifier."""
+    model, x = built("BERT"), batch("BERT")
+    for name, value in model.named_parameters():
+        value.requires_grad_(name.endswith("bias") or name.startswith("classifier"))
+    takes_the_rules(model, x, targets("BERT", x))
+    model, x = built("GPT-2"), batch("GPT-2")
+    for name, value in model.named_parameters():
+        value.requires_grad_(name.endswith("bias"))
+    takes_the_rules(model, x, targets("GPT-2", x))
+
+
+def test_adapters_that_are_switched_off_are_not_silently_noise() -> None:
+    base, config = ADAPTERS["LoRA on BERT"]
+    model, x = peft.get_peft_model(built(base), config), batch(base)
+    model.merge_adapter()
+    with pytest.warns(UserWarning, match=r"4 of the model's trainable parameters \(.*lora_A.*\): noise alone"):
+        ClippedGradients(model, loss)(x, targets(base, x))
+    for name, value in model.named_parameters():
+        value.requires_grad_("lora" in name)
+    with pytest.raises(ValueError, match="depends on none of the model's trainable parameters"):
+        ClippedGradients(model, loss)(x, targets(base, x))
+    model.requires_grad_(False)
+    with pytest.raises(ValueError, match="no parameter to train"):
+        ClippedGradients(model, loss)

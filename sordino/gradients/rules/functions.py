@@ -37,9 +37,16 @@ def addmm(tape: Tape, site: str, bias: Tensor, x: Tensor, weight: Tensor, **scal
 def embedding(
     tape: Tape, site: str, tokens: Tensor, weight: Tensor, padding_idx: int | None = None, *rest: Any, **options: Any
 ) -> Any:
-    if isinstance(tokens, Tracked) or not _are_plain(weight):
+    if isinstance(tokens, Tracked) or not isinstance(weight, Tracked):
         return NotImplemented
-    return lookup(tape, site, tokens, weight, None if padding_idx is None else padding_idx % len(weight))
+    padding = None if padding_idx is None else padding_idx % len(weight)
+    if not weight.derived:
+        return lookup(tape, site, tokens, weight, padding)
+    if tape.find_dimension(site, site, tokens.shape) != 0:
+        return NotImplemented
+    each = tokens.reshape(tape.examples, -1)
+    rows = weight.copies()[torch.arange(len(each), device=each.device)[:, None], each].view(*tokens.shape, -1)
+    return rows if padding is None else torch.where((tokens == padding)[..., None], rows.detach(), rows)
 
 
 @register_function("rms_norm")
