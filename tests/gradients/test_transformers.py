@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sordino.gradients import ClippedGradients
 
-from .reference import check
+from .reference import check, difference, length, select
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")
@@ -154,3 +154,36 @@ def test_adapters_that_are_switched_off_are_not_silently_noise() -> None:
     model.requires_grad_(False)
     with pytest.raises(ValueError, match="no parameter to train"):
         ClippedGradients(model, loss)
+
+
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "T5", "Llama", "LoRA on BERT"])
+@pytest.mark.parametrize("how", ["autocast", "whole model"])
+def test_in_bfloat16_norms_and_sums_are_in_float32_and_the_clip_holds(name: str, how: str) -> None:
+    """The passes round to 8 bits; what is clipped and summed are the same numbers, to single precision."""
+    base = ADAPTERS[name][0] if name in ADAPTERS else name
+    model = built(base)
+    model = moved(peft.get_peft_model(model, ADAPTERS[name][1])).eval() if name in ADAPTERS else model
+    x = batch(base)
+    y, l2_clip, rounding = targets(base, x), 0.05, 1e-5
+
+    def widened(output: Any, target: Tensor) -> Tensor:
+        output.logits = output.logits.float()
+        return loss(output, target)
+
+    exact = ClippedGradients(model, widened, l2_clip)(x, y)
+    if how == "whole model":
+        model = model.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
+        clipped = ClippedGradients(model, widened, l2_clip)
+        found, fewer = clipped(x, y), clipped(select(x, slice(1, None)), y[1:])
+        alone = [clipped(select(x, slice(place, place + 1)), y[place : place + 1]) for place in range(_EXAMPLES)]
+        free = clipped(select(x, slice(1)), y[:1], l2_clip=1e9)
+    assert clipped.choices is not None
+    assert clipped.choices.strategy == "rules"
+    assert found.norms.dtype == torch.float32
+    assert {value.dtype for value in found.sums.values()} == {torch.float32}
+    assert bool((found.norms > l2_clip).all())  # so that the clip is reached
+    assert all(length(one.sums) <= l2_clip * (1 + rounding) for one in alone)
+    assert difference(found.sums, fewer.sums) <= l2_clip * (1 + rounding)
+    assert length(free.sums) == pytest.approx(float(free.norms[0]), rel=rounding)
+    assert difference(found.sums, exact.sums) <= 0.1 * length(exact.sums)
