@@ -4,7 +4,7 @@ The rules assume that a row belongs to the same example all the way through. A m
 by a mask, breaks that without mixing anything: its gradients must be formed example by example.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch

@@ -110,7 +110,7 @@ def _apply(func: Any, name: str, args: Any, kwargs: Any) -> Any:
     data = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, Tracked) and leaf.ndim]
     places = [tape.find_dimension(f"{site}/{index}", f"{site}/{index}", leaf.shape) for index, leaf in enumerate(data)]
     if any(place is not None for place in places):
-        if name in _ELEMENTWISE:
+        if name in _ELEMENTWISE or (name in _PRODUCTS and tracked[0].ndim > 2):
             sides = {
                 (x.ndim - place, x.shape[place]) for x, place in zip(data, places, strict=True) if place is not None
             }
@@ -123,19 +123,37 @@ def _apply(func: Any, name: str, args: Any, kwargs: Any) -> Any:
                 0, places[0] or 0
             )
         if name != "expand_as":
-            raise NoRuleError(f"{name} of {tracked[0].parameter} with the data has no rule")
+            return _vectorised(func, leaves, spec, data, places)
     if name in _EXPANSIONS:
         return _expanded(func, args, kwargs, site)
     return _of_parameters(func, leaves, spec, tracked)
 
 
-def _broadcasts(name: str, leaves: list[Any], data: list[Tensor], tracked: list[Tracked]) -> bool:
-    """Whether the one parameter is combined with data element by element, or is added to the scores of an attention."""
-    if len(tracked) != 1:
-        return False
-    if name == "scaled_dot_product_attention":  # a bias of relative positions is its mask
-        return len(data) == 3 and all(leaf is value for leaf, value in zip(leaves, data, strict=False))
-    return name in _ELEMENTWISE and len(data) == 1
+def _vectorised(func: Any, leaves: list[Any], spec: Any, data: list[Tensor], places: list[int | None]) -> Any:
+    """Any other operation on data and parameters: example by example at once, the result as the data has it."""
+    tracked = next(leaf for leaf in leaves if isinstance(leaf, Tracked))
+    examples, found = tracked._tape.examples, {place for place in places if place is not None}
+    name = getattr(func, "__name__", "_")
+    if len(found) != 1 or (name.endswith("_") and not name.endswith("__")):  # in place
+        raise NoRuleError(f"{name} of {tracked.parameter} with the data has no rule")
+    place = found.pop()
+    growing = {id(leaf) for leaf, where in zip(data, places, strict=True) if where is not None}
+    dimensions = [0 if isinstance(leaf, Tracked) else place if id(leaf) in growing else None for leaf in leaves]
+    values = [
+        leaf.copies()
+        if isinstance(leaf, Tracked)
+        else leaf.unflatten(place, (examples, -1))
+        if id(leaf) in growing
+        else leaf
+        for leaf in leaves
+    ]
+
+    def on(*values: Any) -> Any:
+        args, kwargs = pytree.tree_unflatten(list(values), spec)
+        return func(*args, **kwargs)
+
+    result = torch.func.vmap(on, tuple(dimensions), place, randomness="different")(*values)
+    return pytree.tree_map_only(Tensor, lambda each: each.flatten(place, place + 1), result)
 
 
 def _of_parameters(func: Any, leaves: list[Any], spec: Any, tracked: list[Tracked]) -> Any:
@@ -195,6 +213,8 @@ def _expanded(func: Any, args: Any, kwargs: Any, site: str) -> Any:
     if place:
         raise NoRuleError(f"the expansion of {tracked.parameter} in dimension {place} has no rule")
     copies = tracked.copies()
+    if len(shape) == tracked.plain.ndim and shape == (len(copies) * copies.shape[1], *copies.shape[2:]):
+        return copies.flatten(0, 1)
     if len(shape) == tracked.plain.ndim and tracked.plain.shape[0] == 1:
         copies = copies[:, 0]
     elif len(shape) != tracked.plain.ndim + 1:

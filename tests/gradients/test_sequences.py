@@ -71,12 +71,13 @@ def test_attention(data: st.DataObject) -> None:
     examples, length, keys, heads = (
         data.draw(st.integers(low, high)) for low, high in ((1, 4), (1, 5), (2, 5), (1, 3))
     )
-    batch_first, bias, weights, widths, self_attention = (data.draw(st.booleans()) for _ in range(5))
+    batch_first, bias, weights, widths, self_attention, learned, zero = (data.draw(st.booleans()) for _ in range(7))
     masks = data.draw(st.sampled_from(["none", "padding", "bool", "float", "each", "both"]))
     torch.manual_seed(data.draw(st.integers(0, 99)))
     width = 2 * heads
     separate = {"kdim": 3, "vdim": 5} if widths and not self_attention else {}
-    layer = nn.MultiheadAttention(width, heads, bias=bias, batch_first=batch_first, **separate)
+    options = {"bias": bias, "batch_first": batch_first, "add_bias_kv": learned, "add_zero_attn": zero}
+    layer = nn.MultiheadAttention(width, heads, **options, **separate)
     keys = length if self_attention else keys
     padding = torch.rand(examples, keys) < 0.4
     padding[:, 0] = False

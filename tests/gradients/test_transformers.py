@@ -24,6 +24,8 @@ _SIZES |= {"intermediate_size": 6, "max_position_embeddings": 12}
 _SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _OF_BART = {"vocab_size": _WORDS, "d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0, **_SPECIAL}
 _OF_BART |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 6, "decoder_ffn_dim": 6}
+_OF_DEBERTA = {**_SIZES, "type_vocab_size": 0, "relative_attention": True, "position_biased_input": False}
+_OF_DEBERTA |= {"pos_att_type": ["c2p", "p2c"], "max_relative_positions": 4}
 _GROUPED = {"num_key_value_heads": 1, "head_dim": 4, **_SPECIAL}
 
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -49,6 +51,9 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "T5Config",
         {"vocab_size": _WORDS, "d_model": 8, "d_kv": 4, "d_ff": 6, "num_layers": 1, "num_heads": 2, **_SPECIAL},
     ),
+    "DeBERTa": ("DebertaForSequenceClassification", "DebertaConfig", _OF_DEBERTA),
+    "DeBERTa 2": ("DebertaV2ForSequenceClassification", "DebertaV2Config", _OF_DEBERTA),
+    "Mamba": ("MambaForCausalLM", "MambaConfig", {**_SIZES, "state_size": 2, "layer_norm_epsilon": 1e-3, **_SPECIAL}),
     "Llama": ("LlamaForCausalLM", "LlamaConfig", {**_SIZES, **_SPECIAL}),
     "Gemma": ("GemmaForCausalLM", "GemmaConfig", {**_SIZES, **_GROUPED}),
     "Qwen 3": ("Qwen3ForCausalLM", "Qwen3Config", {**_SIZES, **_GROUPED}),
@@ -92,7 +97,7 @@ def takes_the_rules(model: nn.Module, x: Any, y: Tensor) -> None:
 
 
 def targets(name: str, x: dict[str, Tensor]) -> Tensor:
-    return torch.arange(_EXAMPLES) % 2 if "BERT" in name else x["input_ids"].roll(-1, 1)
+    return torch.arange(_EXAMPLES) % 2 if "BERT" in MODELS[name][0].upper() else x["input_ids"].roll(-1, 1)
 
 
 @pytest.mark.parametrize("name", MODELS)

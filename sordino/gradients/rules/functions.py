@@ -49,6 +49,14 @@ def embedding(
     return rows if padding is None else torch.where((tokens == padding)[..., None], rows.detach(), rows)
 
 
+@register_function("__getitem__")
+def rows(tape: Tape, site: str, weight: Tensor, places: Any) -> Any:
+    indices = isinstance(places, Tensor) and not isinstance(places, Tracked) and places.dtype == torch.int64
+    if not indices or weight.ndim != 2 or not _are_plain(weight):
+        return NotImplemented
+    return lookup(tape, site, places, weight, None)
+
+
 @register_function("rms_norm")
 def rms_norm(
     tape: Tape, site: str, x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None

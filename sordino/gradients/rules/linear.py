@@ -89,11 +89,19 @@ def attention(
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Linear maps, and between them an attention that has no parameters."""
-    if query.ndim != 3 or layer.bias_k is not None or layer.add_zero_attn:
-        raise NoRuleError("attention without a batch, or with added keys, has no rule")
+    if query.ndim != 3:
+        raise NoRuleError("attention without a batch has no rule")
     projected = _projected(tape, name, layer, query, key, value)
-    heads = [_heads(x if layer.batch_first else x.transpose(0, 1), layer.num_heads) for x in projected]
+    q, k, v = (x if layer.batch_first else x.transpose(0, 1) for x in projected)
+    keys = k.shape[1]
+    if layer.bias_k is not None and layer.bias_v is not None:  # each example attends to one more, which is learned
+        k = torch.cat([k, layer.bias_k.expand(len(k), 1, -1)], 1)
+        v = torch.cat([v, layer.bias_v.expand(len(v), 1, -1)], 1)
+    if layer.add_zero_attn:
+        k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
+    heads = [_heads(x, layer.num_heads) for x in (q, k, v)]
     mask = _mask(key_padding_mask, attn_mask, heads[0], layer.num_heads)
+    mask = mask if mask is None else F.pad(mask, (0, k.shape[1] - keys))
     dropout = layer.dropout if layer.training else 0.0
     if need_weights:
         scores = heads[0] @ heads[1].transpose(2, 3) / heads[0].shape[3] ** 0.5
