@@ -18,6 +18,7 @@ from .pretrained import WordVectors as WordVectors
 from .pretrained import is_installed as is_installed
 from .projection import Projection as Projection
 from .scattering import Scattering as Scattering
+from .sentences import SentenceVectors as SentenceVectors
 from .storage import saved as saved
 from .storage import stored as stored
 from .tables import CentredOneHot as CentredOneHot

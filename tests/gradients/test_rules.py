@@ -32,6 +32,7 @@ class Perceptron(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear, self.scale = nn.Linear(4, 3), Scale(3)
+        self.scale.weight.requires_grad_(False)  # which is not used
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(x) + self.scale.bias

@@ -103,6 +103,8 @@ def test_names_and_data_that_do_not_fit_are_refused(grey: Facts, colour: Facts) 
         recipe("cnn", "large", replace(colour, shape=(64, 64, 3)))
     with pytest.raises(DataError, match="use cnn"):
         recipe("cnn-small", "mnist", grey)
+    with pytest.raises(DataError, match="'minilm-linear' is for texts, not for examples of kind image"):
+        recipe("minilm-linear", "mnist", grey)
     with pytest.raises(DataError, match="grey images of 28×28 only, not colour images of 32×32; use scatter-linear"):
         recipe("weight-distributions", "cifar-10", colour)
 
@@ -117,8 +119,9 @@ def test_weight_distributions_train_a_network_in_which_each_example_is_normalise
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_says_where_its_settings_come_from(name: str, grey: Facts, colour: Facts) -> None:
-    dataset = LARGE_RATES[name].dataset if name in LARGE_RATES else "cifar-10"
-    chosen = recipe(name, dataset, grey if dataset != "cifar-10" or name == "weight-distributions" else colour)
+    dataset = LARGE_RATES[name].dataset if name in LARGE_RATES else "ag-news" if name == "minilm-linear" else "cifar-10"
+    facts = grey if dataset != "cifar-10" or name == "weight-distributions" else colour
+    chosen = recipe(name, dataset, replace(facts, kind="text") if dataset == "ag-news" else facts)
     assert "settings" in chosen.tuning(dataset)
     assert chosen.tuning("somewhere-else").startswith("not counted: the recipe's settings were fixed in advance")
 
