@@ -8,6 +8,7 @@ drawn.
 import random
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from math import log, sqrt
 from statistics import median
@@ -69,11 +70,16 @@ def _table_1(experiment: Experiment, item: Declaration) -> Record:
     rows = []
     for dataset, recipe, epsilon, *theirs in item.published:
         trial = _at(dataset, recipe, epsilon)
-        rows.append(_row((dataset, recipe, epsilon, *(theirs or [None]), _their_noise(trial)), trial))
+        sigma = partial(_cell_of_their_noise, trial)
+        rows.append(_row((dataset, recipe, epsilon, *(theirs or [None]), sigma), trial))
         if (recipe, epsilon) == (LINEAR, 3.0):
-            cells = (dataset, f"{recipe}, T&B's σ, no averaging", epsilon, *theirs, _their_noise(trial))
+            cells = (dataset, f"{recipe}, T&B's σ, no averaging", epsilon, *theirs, sigma)
             rows.append(_row(cells, _as_theirs(dataset)))
     return training_record(experiment, item, rows)
+
+
+def _cell_of_their_noise(trial: RecipeTrial, results: list[Result]) -> Cell:
+    return _their_noise(trial)
 
 
 def _table_2(experiment: Experiment, item: Declaration) -> Record:
