@@ -162,8 +162,9 @@ def _split_table(columns: list[str], rows: list[list[Cell]]) -> list[str]:
     for part in sorted(parts, key=lambda part: not any("ours" in columns[place] for place in part)):
         shown = varied[:labels] + part
         lines += ["", *_table([columns[place] for place in shown], [[row[place] for place in shown] for row in cells])]
-    if alike:
-        lines += ["", f"In every row: {', '.join(f'{columns[place]} {cells[0][place]}' for place in alike)}."]
+    same = [f"{columns[place]} {cells[0][place]}" for place in alike if cells[0][place] != "–"]
+    if same:
+        lines += ["", f"In every row: {', '.join(same)}."]
     return lines[1:]
 
 
