@@ -126,10 +126,6 @@ def table(experiment: Experiment, item: Declaration) -> Record:
                     f"Its learning rate is not told; at Adam's usual {_LEAST_RATE:g} in place of "
                     f"{trial.learning_rate:g} ours reaches {100 * usual:.1f}"
                 )
-    for subject, deviation, epochs in experiment.some(item.given.get("longer", []), 0):
-        trial = replace(trial_of(experiment, subject, deviation), epochs=epochs)
-        paper = next(theirs for name, *theirs in item.published if name == subject)[DEVIATIONS.index(deviation)]
-        _add(rows, f"{subject}, {epochs} epochs", paper, experiment.repeated(trial, 1, _RUNS), deviation)
     return item.record(experiment, rows, follows=reasons)
 
 
