@@ -215,20 +215,26 @@ def _check(runs: int, delta: float, confidence: float) -> None:
 def _recipe(name: str) -> tuple[DatasetRecipe, Facts]:
     """The recipe for the dataset it was made for, and public facts of that dataset."""
     problem: DataError | None = None
-    for dataset, shape in (("mnist", (28, 28)), ("fashion-mnist", (28, 28)), ("cifar-10", (32, 32, 3))):
+    made_for: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+        ("mnist", "image", (28, 28)),
+        ("fashion-mnist", "image", (28, 28)),
+        ("cifar-10", "image", (32, 32, 3)),
+        ("ag-news", "text", ()),
+    )
+    for dataset, kind, shape in made_for:
         facts = Facts(
             task="classification",
-            kind="image",
+            kind=kind,
             classes=tuple("0123456789"),
             shape=shape,
-            value_range=(0.0, 255.0),
+            value_range=(0.0, 255.0) if kind == "image" else None,
             n_train=60_000,
             n_test=10_000,
             source="synthetic",
             licence="none",
             complete=True,
             note="",
-            protected="one image",
+            protected=f"one {kind}",
         )
         try:
             return recipe(name, dataset, facts), facts
@@ -254,6 +260,8 @@ def _probed(
 
 def _two_examples(facts: Facts) -> Any:
     """Two examples of the dataset's kind, from public facts alone."""
+    if facts.kind == "text":
+        return np.array(["one text", "and another"])
     if facts.columns is None:
         return np.zeros((2, *facts.shape), dtype=np.uint8)
     import pandas as pd  # half a second that audits of images need not wait for

@@ -98,10 +98,11 @@ class Several(OneProcess):
     """Whether every process has all records."""
 
     def __init__(self) -> None:
-        self.rank, self.size, self._world = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._world: Any = dist.group.WORLD
         # Whatever the default group's backend is: orders are not tensors on a device.
-        self.channel = dist.new_group(backend="gloo", timeout=_PATIENCE)
-        self._sums = dist.new_group(backend="gloo")
+        self.channel: Any = dist.new_group(backend="gloo", timeout=_PATIENCE)
+        self._sums: Any = dist.new_group(backend="gloo")
 
     def leading(self, model: Any, records: Any) -> AbstractContextManager[None]:
         return self.ending_others()
@@ -129,10 +130,15 @@ class Several(OneProcess):
         return end.result
 
     def leave(self) -> None:
-        """Close the groups of these processes, unless that is done: threads of theirs must not outlive the program."""
+        """Close the groups of these processes, unless that is done, and forget them.
+
+        Threads of theirs end with the last reference; one that outlives the program aborts it.
+        """
         if dist.is_initialized() and dist.group.WORLD is self._world:
             dist.destroy_process_group(self.channel)
             dist.destroy_process_group(self._sums)
+        _JOINED.clear()
+        self._world = self.channel = self._sums = None
 
     def seeds(self, generator: np.random.Generator) -> list[int]:
         return [int(seed) for seed in generator.integers(2**63, size=self.size)]

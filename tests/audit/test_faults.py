@@ -344,8 +344,8 @@ def test_only_the_first_physical_batch_is_clipped(monkeypatch: pytest.MonkeyPatc
     assert probed().p_value == 1
     real = ClippedGradients._add
 
-    def first_alone(self: Any, strategy: Any, sums: dict[str, Any], x: Any, y: Any, l2_clip: float) -> Any:
-        return real(self, strategy, sums, x, y, 1e9 if sums else l2_clip)
+    def first_alone(self: Any, strategy: Any, sums: dict[str, Any], x: Any, y: Any, l2_clip: float, least: int) -> Any:
+        return real(self, strategy, sums, x, y, 1e9 if sums else l2_clip, least)
 
     monkeypatch.setattr(ClippedGradients, "_add", first_alone)
     found = probed()

@@ -82,7 +82,7 @@ class Faulty(PoissonSampler):
     ],
 )
 def test_a_small_departure_is_seen(fault: str) -> None:
-    sampler = Faulty(1000, 50, fault)
+    sampler = Faulty(1000, 50, fault=fault)
     assert max(sampler_test(sampler, sampler.event(1.0), keyed(seed)).p_value for seed in range(3)) < 1e-4
 
 
@@ -97,7 +97,7 @@ class Twins(PoissonSampler):
         return np.flatnonzero(np.concatenate([drawn, drawn ^ (self.opposed & (np.arange(self.n // 2) % 2 == 1))]))
 
 
-@pytest.mark.parametrize("sampler", [Twins(2000, 1000, True), Twins(2000, 137), Twins(3750, 8)])
+@pytest.mark.parametrize("sampler", [Twins(2000, 1000, opposed=True), Twins(2000, 137), Twins(3750, 8)])
 def test_records_that_follow_others_far_away_are_seen(sampler: Sampler) -> None:
     for seed in range(2):
         found = sampler_test(sampler, sampler.event(1.0), keyed(seed))

@@ -172,6 +172,7 @@ def test_a_batch_cut_to_its_longest_sequence_is_refused(tried: Try, least: int) 
         tried(Trimmed(least), x, torch.zeros(40, dtype=torch.int64))
 
 
+@pytest.mark.filterwarnings("ignore:the loss does not depend on 1")  # the gate picks, and learns nothing
 @both
 @pytest.mark.parametrize(("experts", "share"), [(2, 1.25), (4, 1.25), (4, 3.0)])
 @pytest.mark.parametrize("seed", [0, 2])
