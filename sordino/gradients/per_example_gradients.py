@@ -79,6 +79,10 @@ class Buffers:
             self._kept[key] = like.new_empty(size)
         return self._kept[key][:size].view(*shape)
 
+    def keep(self, name: str, value: Tensor) -> None:
+        """Hold a tensor that was made elsewhere, so that its memory counts as others' does."""
+        self._kept[name, value.dtype, value.device] = value.flatten()
+
     def take_zeros(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
         """A tensor of this shape that held zeros when it was first taken."""
         key = (f"{name} {tuple(shape)}", like.dtype, like.device)

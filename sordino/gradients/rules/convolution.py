@@ -186,6 +186,7 @@ class Patches:
         )
         together = (value.reshape(1, -1, *value.shape[2:]) for value in (g, x))
         found = wide.weight_gradient(*together).contiguous()
+        self._buffers.keep(self._name, found)
         return WholeGradient(by_example(found.view(len(x), *geometry.weight), len(x) // self._rows))
 
     def _from_patches(self) -> WholeGradient:
