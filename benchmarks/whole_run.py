@@ -27,7 +27,7 @@ from benchmarks.rows import ROWS, Row
 from sordino.data import PoissonSampler
 
 PAGE = Path("docs/benchmarks.md")
-MEASURED = ("mnist-cnn", "fcn", "cifar-scatter-cnn")
+MEASURED = ("mnist-cnn", "small-fcn")
 PLAIN = "plain loop"
 LOSS = nn.CrossEntropyLoss(reduction="none")
 LEARNING_RATE, DELTA = 0.01, 1e-5
