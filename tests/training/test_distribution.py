@@ -100,7 +100,7 @@ def fitted(folder: Path) -> dict[str, Any]:
     """Trainings without noise, of a module with its own weights, and of a linear classifier."""
     plan, ledger = Plan.without_noise(PoissonSampler(200, 40), 0.5, epochs=4), Ledger()
     network_weights = sordino.fit(
-        *(plan, network(rank()), (X, Y)), loss=LOSS, optimiser=Adam(0.05), ledger=ledger, seed=1
+        plan, network(rank()), (X, Y), loss=LOSS, optimiser=Adam(0.05), ledger=ledger, seed=1
     ).weights
     linear = sordino.fit(plan, LinearClassifier(6, 3), (X, Y), optimiser=SGD(0.5), ledger=ledger, seed=1)
     charged = [entry.count for entry in ledger.entries]
@@ -113,7 +113,10 @@ def noise(folder: Path) -> dict[str, Any]:
     nn.init.zeros_(model.weight)
     options = {"epochs": 0.6, "expected_batch_size": 40, "l2_clip": 0.5, "physical_batch": 16}
     private = sordino.make_private(
-        *(model, torch.optim.SGD(model.parameters(), 1.0), first_output, (torch.zeros(200, WIDE), Y)),
+        model,
+        torch.optim.SGD(model.parameters(), 1.0),
+        first_output,
+        (torch.zeros(200, WIDE), Y),
         **{"target_epsilon": 5.0, "target_delta": 1e-4} | options,
     )
     found = stepped(private)
@@ -132,7 +135,10 @@ def sharded(folder: Path, run: str = "sharded", stop: int = 60) -> dict[str, Any
     optimizer = torch.optim.Adam(model.parameters(), 0.05)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 20)
     private = sordino.make_private(
-        *(model, optimizer, LOSS, (X, Y)),
+        model,
+        optimizer,
+        LOSS,
+        (X, Y),
         **{"target_epsilon": 5.0, "target_delta": 1e-4, "expected_batch_size": 40, "epochs": 12, "l2_clip": 0.5},
         **{"physical_batch": 16, "run": folder / run, "seed": 4, "schedulers": [scheduler]},
     )
