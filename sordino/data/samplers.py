@@ -103,6 +103,8 @@ class PoissonSampler(_Sizes):
 
     def most_for(self, probability: float) -> int:
         """The least `most` that a draw exceeds with no more than this probability."""
+        if not 0 < probability < 1:
+            raise ValueError(f"a probability lies between 0 and 1, not {probability!r}")
         return min(self.n, max(1, int(binom.isf(probability, self.n, self.sample_rate))))
 
     def draw(self, streams: Streams, step: int) -> Indices:

@@ -146,6 +146,12 @@ def test_limits_that_waste_draws_are_refused(most: Any) -> None:
         PoissonSampler(60, 30, most=most)
 
 
+@pytest.mark.parametrize("probability", [0, 1, 2, -0.1, float("nan")])
+def test_a_limit_needs_a_probability(probability: float) -> None:
+    with pytest.raises(ValueError, match="lies between 0 and 1"):
+        PoissonSampler(60, 30).most_for(probability)
+
+
 def steps_told_apart(most: int, cut: bool, sigma: float, epsilons: Any) -> Any:
     """δ(ε), in both directions, of a step over all draws of five records, enumerated.
 
