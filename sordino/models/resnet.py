@@ -238,6 +238,7 @@ def resnet18_v2(
     return made.network(stem, width, widths, (2, 2, 2, 2), (1, 2, 2, 2), classes)
 
 
+# The arguments stand again, so that help and editors show them.
 def resnet50_v2(
     channels: int = 3,
     classes: int = 1000,
